@@ -1,0 +1,9 @@
+"""The Plan: how a training is run, in one TOML dialect for unmodified scripts and the engine."""
+
+from __future__ import annotations
+
+from steptime.plan.environment import process_environment
+from steptime.plan.legality import ScriptFacts
+from steptime.plan.plan import VERSION, FieldDoc, Plan, PlanPatch
+
+__all__ = ["VERSION", "FieldDoc", "Plan", "PlanPatch", "ScriptFacts", "process_environment"]

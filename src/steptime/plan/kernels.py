@@ -1,0 +1,21 @@
+"""Which implementation runs single operations."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from steptime.plan.section import Section, option
+
+
+class KernelsSection(Section):
+    """Operations replaced by faster ones of the same meaning."""
+
+    dropout: Literal["script", "parallel"] = option("script")
+    """`parallel` draws CPU dropout masks from a counter-based generator (Philox) on all threads; the masks differ
+    from torch's, their distribution does not."""
+
+    attention: Literal["script", "fused"] = option("script")
+    """`fused` keeps CPU attention with dropout on a fused path instead of torch's unfused one."""
+
+    memory_format: Literal["script", "channels_last"] = option("script")
+    """`channels_last` stores 4-D weights and inputs as NHWC, for convolutions."""
