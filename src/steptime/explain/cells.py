@@ -37,8 +37,8 @@ PHASES = ("data", "forward", "backward", "optimizer", "checkpoint", "other")
 class Cell:
     """One exclusive share of the window.
 
-    `group` is one of GROUPS for compute, one of CAUSES for idle, and names the operation ("all_reduce", "host_to_device")
-    for the exposed resources. `ns` is the time over all steps of the window, `events` the number of trace events that
+    `group` is one of GROUPS for compute, one of CAUSES for idle, and names the operation for the exposed resources
+    ("all_reduce", "host_to_device"). `ns` is the time over all steps of the window, `events` the number of trace events that
     are charged to the cell: what the overhead of tracing is proportional to.
     """
 
@@ -86,7 +86,7 @@ class Breakdown:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """`total_ns` and the cells' `ns` are over all `steps`; `step_ns` is their mean."""
+        """`total_ns` and the cells' `ns` are over all `steps`; `step_ns` is their mean. Read back by msgspec.convert."""
         return {
             "total_ns": self.total_ns,
             "steps": self.steps,
@@ -105,17 +105,6 @@ class Breakdown:
             ],
             "each_step_ns": [step.total_ns for step in self.each],
         }
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Breakdown:
-        """The Breakdown that `to_json` wrote; single steps are not kept."""
-        return cls(
-            total_ns=data["total_ns"],
-            steps=data["steps"],
-            cells=tuple(Cell(**cell) for cell in data["cells"]),
-            window=data["window"],
-            rank=data["rank"],
-        )
 
 
 def add_up(parts: Iterable[Breakdown]) -> Breakdown:

@@ -54,7 +54,7 @@ class OpRow:
     `self_ns` is per step, overhead-corrected, without the op's children; `low_ns`..`high_ns` its interval;
     `traced_self_ns` is what the trace shows. `shapes` are the tensor inputs', `dtype` is the first tensor input's.
     `flops` and `bytes` are per step over all calls; None where no formula is known (never a guess).
-    `caller` is the op's outermost enclosing aten op ("aten::scaled_dot_product_attention" for its aten::bmm), or itself.
+    `caller` is the outermost aten op around it ("aten::scaled_dot_product_attention" around its aten::bmm), or itself.
     """
 
     name: str
@@ -199,36 +199,9 @@ class Explanation:
                 f"an explanation of version {data.get('version')!r} cannot be read (this steptime reads {VERSION})"
             )
         try:
-            breakdown = Breakdown.from_json(data["breakdown"])
-            types = {f.name: f.type for f in dataclasses.fields(cls)}
-            rest = {name: value for name, value in data.items() if name in types and name != "breakdown"}
-            # the nested types are plain frozen dataclasses, so that msgspec checks and builds them
-            raw = msgspec.convert(rest, _Rest)
-            return cls(**{name: getattr(raw, name) for name in rest}, breakdown=breakdown)
-        except (KeyError, TypeError, ValueError, msgspec.ValidationError) as error:
+            return msgspec.convert(data, cls)
+        except (msgspec.ValidationError, ValueError) as error:
             raise SteptimeError(f"not an explanation: {error}") from None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Rest:
-    """Explanation without its Breakdown, whose JSON has derived keys."""
-
-    step: StepTime
-    traced_step_ns: int
-    inflation: float | None
-    corrected: tuple[CorrectedCell, ...]
-    ops: tuple[OpRow, ...]
-    gaps: tuple[Gap, ...]
-    utilisation: tuple[Utilisation, ...]
-    mfu: float | None
-    ranks: tuple[RankRow, ...]
-    facts: Facts
-    verdict: str
-    stacks: tuple[tuple[str, float], ...] = ()
-    findings: tuple[Mapping[str, Any], ...] = ()
-    quality: Mapping[str, Any] = field(default_factory=dict)
-    dropped: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
 
 
 def _plain(value: Any) -> Any:
