@@ -25,7 +25,7 @@ def filesystem_of(path: Path, mountinfo: str) -> str | None:
     Args:
         path: absolute path; it need not exist.
         mountinfo: text of /proc/self/mountinfo, by proc(5) lines such as "36 35 98:0 /root /mount/point rw,noatime
-            shared:1 - ext3 /dev/root rw". Spaces, tabs, newlines and backslashes in a mount point are written as octal escapes.
+            shared:1 - ext3 /dev/root rw". Spaces, tabs, newlines and backslashes in a mount point are octal escapes.
 
     Returns:
         None when no line holds the path. Of two mounts at one point, the later line: it covers the earlier one.

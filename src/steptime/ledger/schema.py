@@ -11,7 +11,7 @@ from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import JSON, CheckConstraint, DateTime, ForeignKey, String, TypeDecorator
+from sqlalchemy import JSON, CheckConstraint, DateTime, Double, ForeignKey, String, TypeDecorator
 from sqlalchemy.engine import Dialect
 from sqlalchemy.orm import DeclarativeBase, Mapped, MappedAsDataclass, mapped_column
 
@@ -54,6 +54,7 @@ class Base(MappedAsDataclass, DeclarativeBase, kw_only=True):
 
     type_annotation_map = {  # noqa: RUF012 - the attribute SQLAlchemy reads
         datetime: UtcDateTime(),
+        float: Double(),
         dict[str, Any]: JSON(none_as_null=True),
         list[str]: JSON(none_as_null=True),
     }
