@@ -1,0 +1,146 @@
+"""Where we stand in torch: around every optimizer's step, GradScaler's step, and backward.
+
+Not `register_optimizer_step_post_hook`: it runs inside the profiler's `Optimizer.step` range, so a boundary there
+would cut that range in two; and `torch.optim` is not the only place where `step` is wrapped (schedulers, compilers
+set `step.hooked`). We wrap the class's `step` outside of torch's own wrapper when its first instance is made.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any, Protocol
+
+MARK = "_steptime_wrapped"
+
+
+class StepListener(Protocol):
+    """What the hooks call; see `recorder.py`."""
+
+    optimizer_steps: int
+
+    def optimizer_begins(self, optimizer: Any) -> None: ...
+
+    def optimizer_ends(self, optimizer: Any, skipped: bool) -> None: ...
+
+    def optimizer_made(self, optimizer: Any) -> None: ...
+
+
+def wrap_optimizers(listener: StepListener) -> None:
+    """Every optimizer made or unpickled from now on reports its steps, whatever its class."""
+    import torch
+
+    base: Any = torch.optim.Optimizer
+    running: list[Any] = []
+    # __setstate__ (unpickling) and __init__ both come through here
+    patched = base._patch_step_function
+
+    @functools.wraps(patched)
+    def patch_step_function(self: Any) -> None:
+        patched(self)
+        _wrap_class(type(self), listener, running)
+
+    base._patch_step_function = patch_step_function
+    made = base.__init__
+
+    @functools.wraps(made)
+    def initialise(self: Any, *args: Any, **kwargs: Any) -> None:
+        made(self, *args, **kwargs)
+        listener.optimizer_made(self)
+
+    base.__init__ = initialise
+
+
+def _wrap_class(cls: Any, listener: StepListener, running: list[Any]) -> None:
+    step = cls.step
+    if getattr(step, MARK, False):
+        return
+    import torch
+
+    is_compiling = torch.compiler.is_compiling
+
+    @functools.wraps(step)
+    def timed_step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        # a subclass that calls super().step() is one step; a step being traced by dynamo is none
+        if is_compiling() or self in running:
+            return step(self, *args, **kwargs)
+        running.append(self)
+        try:
+            listener.optimizer_begins(self)
+            result = step(self, *args, **kwargs)
+        finally:
+            running.pop()
+        listener.optimizer_ends(self, False)
+        return result
+
+    setattr(timed_step, MARK, True)
+    cls.step = timed_step
+
+
+def wrap_grad_scaler(listener: StepListener, losses_scaled: Callable[[Any, Any], None]) -> None:
+    """A step that the scaler skips still ends the training step; a scaled loss is known by its source."""
+    import torch
+
+    scaler: Any = torch.amp.GradScaler
+    step, scale = scaler.step, scaler.scale
+
+    @functools.wraps(step)
+    def scaler_step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        before = listener.optimizer_steps
+        result = step(self, optimizer, *args, **kwargs)
+        if listener.optimizer_steps == before:
+            listener.optimizer_ends(optimizer, True)
+        return result
+
+    @functools.wraps(scale)
+    def scaler_scale(self: Any, outputs: Any) -> Any:
+        scaled = scale(self, outputs)
+        if isinstance(outputs, torch.Tensor) and scaled is not outputs:
+            losses_scaled(scaled, outputs)
+        return scaled
+
+    scaler.step, scaler.scale = scaler_step, scaler_scale
+
+
+def wrap_backward(begins: Callable[[Any], None], ends: Callable[[], None]) -> None:
+    """Reports each outermost backward call with the tensors it starts from."""
+    import torch
+
+    inside = [False]
+    is_compiling = torch.compiler.is_compiling
+
+    def wrap(original: Any) -> Any:
+        @functools.wraps(original)
+        def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+            if inside[0] or is_compiling():
+                return original(tensors, *args, **kwargs)
+            inside[0] = True
+            begins(tensors)
+            try:
+                return original(tensors, *args, **kwargs)
+            finally:
+                inside[0] = False
+                ends()
+
+        return backward
+
+    tensor: Any = torch.Tensor
+    tensor.backward = wrap(tensor.backward)
+    torch.autograd.backward = wrap(torch.autograd.backward)
+
+
+def caller_outside_torch() -> tuple[Any, int]:
+    """The code object and line of the innermost frame that is neither ours nor torch's."""
+    frame = sys._getframe(2)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not _is_library(name):
+            return frame.f_code, frame.f_lineno
+        frame = frame.f_back
+    return sys._getframe(0).f_code, 0
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_library(filename: str) -> bool:
+    return "/torch/" in filename or "/steptime/agent/" in filename or filename.startswith("<frozen")
