@@ -27,7 +27,17 @@ GROUPS = (
 )
 """What a compute cell computes."""
 
-CAUSES = ("python", "data", "sync", "garbage_collection", "launch", "dependency", "profiler", "other")
+CAUSES = (
+    "python",
+    "data",
+    "sync",
+    "garbage_collection",
+    "dispatch",
+    "launch",
+    "allocation",
+    "profiler",
+    "other",
+)
 """Why an idle cell is idle; they stand where a compute cell has its group."""
 
 PHASES = ("data", "forward", "backward", "optimizer", "checkpoint", "other")

@@ -1,7 +1,7 @@
 """What happened when: the columnar Timeline and its readers.
 
-    timeline = read_trace("trace.json.gz")
-    timeline.names[timeline.name[0]], timeline.start_ns[0], timeline.duration_ns[0]
+timeline = read_trace("trace.json.gz")
+timeline.names[timeline.name[0]], timeline.start_ns[0], timeline.duration_ns[0]
 """
 
 from __future__ import annotations

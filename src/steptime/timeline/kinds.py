@@ -31,11 +31,8 @@ BY_CATEGORY = {
     "xpu_sync": EventKind.SYNC,
     "overhead": EventKind.OVERHEAD,
     "gpu_user_annotation": EventKind.DEVICE_ANNOTATION,
-    "cuda_profiler_range": EventKind.OTHER,
-    "cuda_event": EventKind.OTHER,
-    "Trace": EventKind.OTHER,
 }
-"""Categories of 2021 (capitalised) to today; source: libkineto's activity types."""
+"""Categories of 2021 (capitalised) to today; source: libkineto's activity types. Others are left out."""
 
 DEVICE_CATEGORIES = frozenset(
     category

@@ -7,7 +7,7 @@ import gzip
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from steptime.timeline.kinds import (
     is_communication,
 )
 from steptime.timeline.microseconds import to_nanoseconds
-from steptime.timeline.timeline import EventKind, Inputs, Lane, Timeline, TraceQuality, build, merge
+from steptime.timeline.timeline import DEVICE_KINDS, EventKind, Inputs, Lane, Timeline, TraceQuality, build, merge
 
 
 class _Args(msgspec.Struct, gc=False):
@@ -88,12 +88,12 @@ def read_trace(path: str | Path | list[str] | list[Path], *, python: bool = Fals
     ranks = [rank for rank, _ in read]
     if None in ranks or len(set(ranks)) < len(ranks):
         ranks = list(range(len(read))) if len(read) > 1 else [0]
-    return merge([_as_rank(timeline, rank) for rank, (_, timeline) in zip(ranks, read, strict=True) if rank is not None])
+    return merge(
+        [_as_rank(timeline, rank) for rank, (_, timeline) in zip(ranks, read, strict=True) if rank is not None]
+    )
 
 
 def _as_rank(timeline: Timeline, rank: int) -> Timeline:
-    from dataclasses import replace
-
     lanes = tuple(replace(lane, rank=rank) for lane in timeline.lanes)
     return replace(timeline, rank=np.full(len(timeline), rank, np.int32), lanes=lanes)
 
@@ -101,7 +101,8 @@ def _as_rank(timeline: Timeline, rank: int) -> Timeline:
 def _read(path: Path, python: bool) -> tuple[int | None, Timeline]:
     trace = _decode(path, _content(path))
     try:
-        timeline = _Columns(trace, python).timeline()
+        with _without_collector():
+            timeline = _Columns(trace, python).timeline()
     except ValueError as error:
         raise SteptimeError(str(error), where=str(path)) from None
     if not len(timeline):
@@ -148,23 +149,13 @@ def _without_collector() -> Iterator[None]:
             gc.enable()
 
 
-@dataclass(slots=True)
-class _Interned:
-    """Values numbered in the order of their first appearance."""
-
-    index: dict[Any, int] = field(default_factory=dict)
-
-    def __call__(self, value: Any) -> int:
-        return self.index.setdefault(value, len(self.index))
-
-
 class _Columns:
     """Collects a trace's events into the columns of a Timeline."""
 
     def __init__(self, trace: _Trace, python: bool) -> None:
-        self.names = _Interned()
-        self.lanes = _Interned()
-        self.inputs = _Interned()
+        self.names: dict[str, int] = {}
+        self.lanes: dict[tuple[str, str, bool], int] = {}
+        self.inputs: dict[tuple[bytes, bytes, bytes], int] = {}
         self.labels: dict[tuple[Any, Any], str] = {}
         self.python = python
         self.skipped = 0
@@ -174,68 +165,88 @@ class _Columns:
 
     def timeline(self) -> Timeline:
         """Raises ValueError on times that are no numbers."""
-        kept, rows, texts = [], [], ([], [])
-        for event in self.trace.events:
-            if event.ph == "M" and event.name == "thread_name" and event.args is not None:
-                self.labels[(str(event.pid), str(event.tid))] = str(event.args.name)
-            kind = BY_CATEGORY.get(event.cat) if event.ph == "X" else None
-            if kind is None or kind is EventKind.OTHER:
-                self.ignored += 1
-                continue
-            if kind is EventKind.PYTHON and not self.python:
-                self.skipped += 1
-                continue
-            if not bytes(event.ts):
-                self.without_time += 1
-                continue
-            kept.append(event)
-            texts[0].append(event.ts)
-            texts[1].append(event.dur if bytes(event.dur) else msgspec.Raw(b"0"))
-            rows.append(self._row(event, kind))
-        durations = to_nanoseconds(texts[1])
-        negative = int((durations < 0).sum())
-        columns: dict[str, object] = dict(
-            zip(
-                ("kind", "name", "lane", "correlation", "external", "sequence", "inputs", "bytes", "group_size",
-                 "module", "source"),
-                zip(*rows, strict=True) if rows else [()] * 11,
-                strict=True,
-            )
-        )  # fmt: skip
-        columns["start_ns"] = to_nanoseconds(texts[0]) + self.trace.base_ns
-        columns["duration_ns"] = np.maximum(durations, 0)
+        kept, kinds = self._keep()
+        args = [event.args or _NO_ARGS for event in kept]
+        durations = to_nanoseconds([event.dur if bytes(event.dur) else _ZERO for event in kept])
+        columns: dict[str, Any] = {
+            "start_ns": to_nanoseconds([event.ts for event in kept]) + self.trace.base_ns,
+            "duration_ns": np.maximum(durations, 0),
+            "kind": np.array(kinds, np.uint8),
+            "name": self._names([event.name for event in kept]),
+            "lane": self._lanes_of(kept),
+            "correlation": _integers([each.correlation for each in args]),
+            "external": _integers([each.external if each.external != -1 else each.external_2021 for each in args]),
+            "sequence": _integers([each.sequence for each in args]),
+            "inputs": self._inputs_of(args),
+            "bytes": _integers([_message_bytes(each) if each.collective else each.bytes for each in args]),
+            "group_size": np.maximum(_integers([each.group_size for each in args]), 0),
+            "module": self._names([str(each.module) if each.module else None for each in args]),
+            "source": self._names([_line(str(each.stack)) if each.stack else None for each in args]),
+        }
+        self._reclassify(columns, kept)
         distributed = self.trace.distributed
         return build(
             columns=columns,
-            names=tuple(self.names.index),
-            lanes=tuple(self._lane(*key) for key in self.lanes.index),
-            input_table=tuple(_inputs(*key) for key in self.inputs.index),
+            names=tuple(self.names),
+            lanes=tuple(self._lane(*key) for key in self.lanes),
+            input_table=tuple(_inputs(*key) for key in self.inputs),
             device=self.trace.devices[0].name if self.trace.devices else "",
             world_size=(distributed.world_size if distributed else None) or 1,
-            quality=self._quality(len(rows), negative, columns),
+            quality=self._quality(int((durations < 0).sum()), columns),
         )
 
-    def _row(self, event: _Event, kind: EventKind) -> tuple[int, ...]:
-        name = event.name
-        args = event.args or _NO_ARGS
-        if kind is EventKind.CPU_OP and event.cat == "Operator" and name.startswith(ANNOTATION_PREFIXES):
-            kind = EventKind.ANNOTATION
-        elif kind is EventKind.KERNEL and (args.collective or is_communication(name)):
-            kind = EventKind.COMMUNICATION
-        external = args.external if args.external != -1 else args.external_2021
-        return (
-            kind,
-            self.names(name),
-            self.lanes((str(event.pid), str(event.tid), event.cat in DEVICE_CATEGORIES)),
-            _integer(args.correlation),
-            _integer(external),
-            _integer(args.sequence),
-            self.inputs((bytes(args.dims), bytes(args.types), bytes(args.concrete))) if bytes(args.dims) else -1,
-            _message_bytes(args) if args.collective else _integer(args.bytes),
-            max(0, _integer(args.group_size)),
-            self.names(str(args.module)) if args.module else -1,
-            self.names(_line(str(args.stack))) if args.stack else -1,
+    def _keep(self) -> tuple[list[_Event], list[int]]:
+        """The events that have a kind and a time, and their kinds."""
+        kept: list[_Event] = []
+        kinds: list[int] = []
+        for event in self.trace.events:
+            kind = _KINDS.get(event.cat) if event.ph == "X" else None
+            if kind is None:
+                self.ignored += 1
+                if event.name == "thread_name" and event.args is not None:
+                    self.labels[(str(event.pid), str(event.tid))] = str(event.args.name)
+            elif kind == _PYTHON and not self.python:
+                self.skipped += 1
+            elif not bytes(event.ts):
+                self.without_time += 1
+            else:
+                kept.append(event)
+                kinds.append(kind)
+        return kept, kinds
+
+    def _names(self, texts: list[str] | list[str | None]) -> np.ndarray:
+        numbered = self.names
+        return np.array([-1 if text is None else numbered.setdefault(text, len(numbered)) for text in texts], np.int32)
+
+    def _lanes_of(self, events: list[_Event]) -> np.ndarray:
+        numbered = self.lanes
+        return np.array(
+            [
+                numbered.setdefault((str(event.pid), str(event.tid), event.cat in DEVICE_CATEGORIES), len(numbered))
+                for event in events
+            ],
+            np.int32,
         )
+
+    def _inputs_of(self, args: list[_Args]) -> np.ndarray:
+        numbered = self.inputs
+        return np.array(
+            [
+                numbered.setdefault((dims, bytes(each.types), bytes(each.concrete)), len(numbered)) if dims else -1
+                for each, dims in zip(args, [bytes(each.dims) for each in args], strict=True)
+            ],
+            np.int32,
+        )
+
+    def _reclassify(self, columns: dict[str, Any], kept: list[_Event]) -> None:
+        """Kernels that communicate, by metadata or name; the annotations that 2021 wrote as operators."""
+        kinds, names = columns["kind"], columns["name"]
+        texts = list(self.names)
+        moves = np.array([is_communication(text) for text in texts], bool)
+        marked = np.array([event.args is not None and bool(event.args.collective) for event in kept], bool)
+        kinds[(kinds == EventKind.KERNEL) & (moves[names] | marked)] = EventKind.COMMUNICATION
+        annotates = np.array([text.startswith(ANNOTATION_PREFIXES) for text in texts], bool)
+        kinds[(kinds == EventKind.CPU_OP) & annotates[names]] = EventKind.ANNOTATION
 
     def _lane(self, pid: str, tid: str, is_device: bool) -> Lane:
         number = tid.removeprefix("stream ").strip()
@@ -247,11 +258,10 @@ class _Columns:
             is_device=is_device,
         )
 
-    def _quality(self, events: int, negative: int, columns: dict[str, Any]) -> TraceQuality:
-        kinds = np.array(columns["kind"], np.uint8)
-        links = np.array(columns["correlation"], np.int64)
+    def _quality(self, negative: int, columns: dict[str, Any]) -> TraceQuality:
+        kinds, links = columns["kind"], columns["correlation"]
         launched = links[(kinds == EventKind.RUNTIME) & (links >= 0)]
-        kernels = np.isin(kinds, (EventKind.KERNEL, EventKind.COMMUNICATION, EventKind.MEMCPY, EventKind.MEMSET))
+        kernels = np.isin(kinds, DEVICE_KINDS)
         unlinked = int((kernels & ~np.isin(links, launched)).sum())
         notes = []
         if negative:
@@ -264,7 +274,7 @@ class _Columns:
                 "or the links were not recorded); their time counts, their phase is not known"
             )
         return TraceQuality(
-            events=events,
+            events=len(kinds),
             ignored=self.ignored,
             python_skipped=self.skipped,
             without_time=self.without_time,
@@ -275,14 +285,36 @@ class _Columns:
 
 
 _NO_ARGS = _Args()
+_ZERO = msgspec.Raw(b"0")
+_KINDS = {
+    category: int(kind) for category, kind in BY_CATEGORY.items()
+}  # an enum member is slow to look up and compare
+_PYTHON = int(EventKind.PYTHON)
 
-_ELEMENT_BYTES = {"Float": 4, "float": 4, "Half": 2, "BFloat16": 2, "Double": 8, "Long": 8, "Int": 4, "Byte": 1, "Char": 1}
+_ELEMENT_BYTES = {
+    "Float": 4,
+    "float": 4,
+    "Half": 2,
+    "BFloat16": 2,
+    "Double": 8,
+    "Long": 8,
+    "Int": 4,
+    "Byte": 1,
+    "Char": 1,
+}
 
 
 def _message_bytes(args: _Args) -> int:
     """Size of a collective's input on this rank; -1 where the element type is not known."""
     size = _ELEMENT_BYTES.get(str(args.element_type))
     return -1 if size is None else _integer(args.elements) * size
+
+
+def _integers(values: list[Any]) -> np.ndarray:
+    try:
+        return np.array(values, np.int64)
+    except (TypeError, ValueError, OverflowError):
+        return np.array([_integer(value) for value in values], np.int64)
 
 
 def _integer(value: Any) -> int:

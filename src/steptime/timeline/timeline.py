@@ -28,7 +28,6 @@ class EventKind(IntEnum):
     SYNC = 8
     OVERHEAD = 9
     DEVICE_ANNOTATION = 10
-    OTHER = 11
 
 
 DEVICE_KINDS = (EventKind.KERNEL, EventKind.MEMCPY, EventKind.MEMSET, EventKind.COMMUNICATION)

@@ -1,0 +1,136 @@
+"""Idle time by cause: what the training (or launching) thread did while nothing computed."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steptime.explain.host import Host
+from steptime.explain.sweep import NOBODY, Int64s, Segments, own
+from steptime.timeline import EventKind
+
+_GARBAGE = re.compile(r"gc\.collect|^steptime\.gc|<built-in function collect>")
+_SYNC_CALL = re.compile(r"Synchronize|^(cuda|hip)Memcpy$|^(cuda|hip)EventQuery")
+_ALLOCATION = re.compile(r"Malloc|Free")
+
+
+@cache
+def _cause_of_call(name: str) -> str:
+    """The cause that a runtime call is: the host waits, allocates, or launches."""
+    if _SYNC_CALL.search(name):
+        return "sync"
+    return "allocation" if _ALLOCATION.search(name) else "launch"
+
+
+def host_causes(host: Host, pieces: Segments, in_data: NDArray[np.bool_]) -> NDArray[np.object_]:
+    """The cause of each idle piece of the CPU case; the pieces' owners are ignored.
+
+    Order: the profiler's own work, garbage collection, the data loader, Python between ops; "other" before the
+    thread's first and after its last event.
+    """
+    t = host.timeline
+    middle = pieces.start_ns + (pieces.end_ns - pieces.start_ns) // 2
+    causes = np.where(in_data, "data", "python").astype(object)
+    lane = t.lane == host.training_lane
+    mine = lane & (host.is_op | host.is_annotation)
+    if mine.any():
+        outside = (middle < t.start_ns[mine].min()) | (middle >= t.end_ns[mine].max())
+        causes[outside] = "other"
+    else:
+        causes[:] = "other"
+    garbage = np.array([_GARBAGE.search(name) is not None for name in t.names], bool)[t.name]
+    for cause, mask in (
+        ("garbage_collection", garbage & ((t.kind == EventKind.PYTHON) | host.is_annotation) & lane),
+        ("profiler", t.kind == EventKind.OVERHEAD),
+    ):
+        if mask.any() and len(pieces.start_ns):
+            index = np.flatnonzero(mask)
+            window = (int(pieces.start_ns[0]), int(pieces.end_ns[-1]))
+            owners = own(t.start_ns[index], t.end_ns[index], np.zeros(len(index), np.int64), window)
+            causes[owners.owner_at(middle) != NOBODY] = cause
+    return causes
+
+
+def device_causes(
+    host: Host, pieces: Segments, phase_of: Int64s | None
+) -> tuple[NDArray[np.object_], Int64s, Segments, Int64s]:
+    """The causes of a device's gaps: (cause, row in `pieces`, finer pieces, phase of the kernel that ends the gap).
+
+    Until the launch call of the gap's last event began, the cause is what the launching thread did; during the call
+    and until the event started it is "launch". A thread that stands still says what the training thread did.
+    """
+    t = host.timeline
+    device = np.flatnonzero(t.on_device)  # ordered by start
+    starts = t.start_ns[device]
+    launches = host.launch_of_device_events()
+    if not len(pieces.start_ns):
+        return np.empty(0, object), np.empty(0, np.int64), pieces, np.empty(0, np.int64)
+    lanes = sorted({host.training_lane, *t.lane[launches[launches >= 0]].tolist()} - {-1})
+    window = (int(pieces.start_ns[0]), int(pieces.end_ns[-1]))
+    activity = {lane: _activity(host, lane, window) for lane in lanes}
+    fine = pieces
+    source = np.arange(len(pieces.start_ns))
+    borders = [segments.start_ns for segments, _ in activity.values()]
+    known = launches[launches >= 0]
+    borders += [t.start_ns[known], t.end_ns[known]]
+    fine, source = _cut_at(pieces, np.unique(np.concatenate(borders)))
+    following = np.searchsorted(starts, fine.start_ns, side="left")
+    ends_gap = np.append(device, -1)[np.minimum(following, len(device))]
+    launch = np.where(ends_gap >= 0, launches[ends_gap], -1)
+    main = _labels_at(activity.get(host.training_lane), fine.start_ns)
+    causes = main.copy()
+    for lane in lanes:
+        rows = np.flatnonzero((launch >= 0) & (t.lane[launch] == lane))
+        labels = _labels_at(activity[lane], fine.start_ns[rows])
+        causes[rows] = np.where(labels == "", main[rows], labels)
+    begun = (launch >= 0) & (fine.start_ns >= t.start_ns[launch])
+    causes[begun] = "launch"
+    causes[causes == ""] = "python" if lanes else "other"
+    phase = np.full(len(fine.start_ns), -1, np.int64)
+    if phase_of is not None:
+        phase = np.where(ends_gap >= 0, phase_of[ends_gap], -1)
+    return causes, source, fine, phase
+
+
+def _cut_at(pieces: Segments, borders: Int64s) -> tuple[Segments, Int64s]:
+    """The pieces (which need not touch each other) cut at the borders inside them, and each one's row in `pieces`."""
+    row = np.searchsorted(pieces.start_ns, borders, side="right") - 1
+    inside = (row >= 0) & (borders > pieces.start_ns[row]) & (borders < pieces.end_ns[row])
+    starts = np.concatenate([pieces.start_ns, borders[inside]])
+    source = np.concatenate([np.arange(len(pieces.start_ns)), row[inside]])
+    order = np.argsort(starts, kind="stable")
+    starts, source = starts[order], source[order]
+    last = np.append(source[1:] != source[:-1], True)
+    ends = np.where(last, pieces.end_ns[source], np.append(starts[1:], 0))
+    return Segments(start_ns=starts, end_ns=ends, owner=np.full(len(starts), NOBODY, np.int64)), source
+
+
+def _activity(host: Host, lane: int, window: tuple[int, int]) -> tuple[Segments, list[str]]:
+    """What one thread does at each moment: the innermost of its calls, ops and annotations, and the cause of each."""
+    t = host.timeline
+    mask = (t.lane == lane) & (host.is_op | host.is_annotation | (t.kind == EventKind.RUNTIME))
+    index = np.flatnonzero(mask)
+    segments = own(t.start_ns[index], t.end_ns[index], np.zeros(len(index), np.int64), window)
+    causes = []
+    for event in index.tolist():
+        name = t.text(event)
+        if t.kind[event] == EventKind.RUNTIME:
+            causes.append(_cause_of_call(name))
+        elif host.is_op[event]:
+            causes.append("dispatch")
+        elif name.startswith(("enumerate(DataLoader)#", "steptime.data")):
+            causes.append("data")
+        else:
+            causes.append("python")
+    return segments, causes
+
+
+def _labels_at(activity: tuple[Segments, list[str]] | None, times_ns: Int64s) -> NDArray[np.object_]:
+    """The cause at each time; "" where the thread did nothing."""
+    if activity is None:
+        return np.full(len(times_ns), "", object)
+    segments, causes = activity
+    return np.array([*causes, ""], object)[segments.owner_at(times_ns)]
