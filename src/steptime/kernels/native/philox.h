@@ -1,0 +1,91 @@
+// Philox4x32-10, the counter-based generator of Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as
+// 1, 2, 3", SC'11, on vectors of blocks. Each 32-bit state word sits in a 64-bit lane whose upper half is junk: the
+// widening multiply reads the lower halves only, so a round is 2 multiplies, 2 shifts and 4 xors, with no shuffles.
+#pragma once
+#include <cstdint>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#elif defined(__ARM_NEON)
+#include <arm_neon.h>
+#endif
+
+namespace steptime {
+
+#if defined(__AVX512F__)
+typedef uint64_t Wide __attribute__((vector_size(64)));
+inline Wide multiply_low_halves(Wide a, Wide b) { return (Wide)_mm512_mul_epu32((__m512i)a, (__m512i)b); }
+#elif defined(__AVX2__)
+typedef uint64_t Wide __attribute__((vector_size(32)));
+inline Wide multiply_low_halves(Wide a, Wide b) { return (Wide)_mm256_mul_epu32((__m256i)a, (__m256i)b); }
+#elif defined(__SSE2__)
+typedef uint64_t Wide __attribute__((vector_size(16)));
+inline Wide multiply_low_halves(Wide a, Wide b) { return (Wide)_mm_mul_epu32((__m128i)a, (__m128i)b); }
+#elif defined(__ARM_NEON)
+typedef uint64_t Wide __attribute__((vector_size(16)));
+inline Wide multiply_low_halves(Wide a, Wide b) {
+  return (Wide)vmull_u32(vmovn_u64((uint64x2_t)a), vmovn_u64((uint64x2_t)b));
+}
+#else
+typedef uint64_t Wide __attribute__((vector_size(16)));
+inline Wide multiply_low_halves(Wide a, Wide b) { return (a & 0xFFFFFFFFu) * (b & 0xFFFFFFFFu); }
+#endif
+
+struct Key {
+  uint64_t seed;    // the generator's key
+  uint64_t stream;  // the counter's upper 64 bits; the block number is its lower 64
+};
+
+constexpr int kBlocks = 64;          // blocks generated together
+constexpr int kChunk = 4 * kBlocks;  // words they give
+constexpr int kWidth = sizeof(Wide) / sizeof(uint64_t);
+
+// Block i of the chunk gives words[2i], words[2i + 1], words[kChunk/2 + 2i], words[kChunk/2 + 2i + 1], whatever the
+// vector width: an element's word depends on key and index only. `words` is aligned to 64 bytes.
+inline void philox_chunk(Key key, uint64_t chunk, uint32_t* words) {
+  const Wide zero = {}, m0 = zero + 0xD2511F53u, m1 = zero + 0xCD9E8D57u, low_half = zero + 0xFFFFFFFFu;
+  const uint64_t first = chunk * kBlocks;  // a multiple of kBlocks: adding a lane never carries into the upper word
+  Wide lane = zero;
+  for (int j = 0; j < kWidth; j++) lane[j] = j;
+  auto* out = reinterpret_cast<Wide*>(words);
+  constexpr int kTogether = 2;  // two independent chains hide the multiplier's latency
+  for (int i = 0; i < kBlocks / kWidth; i += kTogether) {
+    Wide c0[kTogether], c1[kTogether], c2[kTogether], c3[kTogether];
+    for (int u = 0; u < kTogether; u++) {
+      c0[u] = lane + (first + static_cast<uint64_t>((i + u) * kWidth));
+      c1[u] = zero + (first >> 32);
+      c2[u] = zero + key.stream;
+      c3[u] = zero + (key.stream >> 32);
+    }
+    Wide k0 = zero + key.seed, k1 = zero + (key.seed >> 32);
+    for (int round = 0; round < 10; round++) {
+      for (int u = 0; u < kTogether; u++) {
+        const Wide p0 = multiply_low_halves(c0[u], m0), p1 = multiply_low_halves(c2[u], m1);
+        c0[u] = (p1 >> 32) ^ c1[u] ^ k0;
+        c2[u] = (p0 >> 32) ^ c3[u] ^ k1;
+        c1[u] = p1;
+        c3[u] = p0;
+      }
+      k0 += 0x9E3779B9u;
+      k1 += 0xBB67AE85u;
+    }
+    for (int u = 0; u < kTogether; u++) {
+      out[i + u] = (c0[u] & low_half) | (c1[u] << 32);
+      out[kBlocks / kWidth + i + u] = (c2[u] & low_half) | (c3[u] << 32);
+    }
+  }
+}
+
+// keep[i - begin] = 1 where element i of the key's stream is kept (word >= threshold), for i in [begin, end).
+inline void philox_keep(Key key, int64_t begin, int64_t end, uint32_t threshold, uint8_t* keep) {
+  alignas(64) uint32_t words[kChunk];
+  alignas(64) uint8_t kept[kChunk];
+  for (int64_t chunk = begin / kChunk; chunk * kChunk < end; chunk++) {
+    philox_chunk(key, static_cast<uint64_t>(chunk), words);
+    for (int i = 0; i < kChunk; i++) kept[i] = words[i] >= threshold;
+    const int64_t start = chunk * kChunk;
+    const int64_t low = start > begin ? start : begin, high = start + kChunk < end ? start + kChunk : end;
+    __builtin_memcpy(keep + (low - begin), kept + (low - start), static_cast<size_t>(high - low));
+  }
+}
+
+}  // namespace steptime
