@@ -54,7 +54,7 @@ def _wanted(finding: Any) -> str:
         return f"at least {context['ge']:g}"
     if finding["type"] == "greater_than":
         return f"more than {context['gt']:g}"
-    return _TYPES.get(finding["type"], finding["msg"])
+    return _TYPES.get(finding["type"]) or str(finding["msg"])
 
 
 def _shown(value: object) -> str:

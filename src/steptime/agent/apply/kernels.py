@@ -1,0 +1,186 @@
+"""Section `kernels`: CPU dropout and attention by steptime's kernels, convolutions in NHWC.
+
+`torch.nn.functional`'s names are replaced, which is where nn.Dropout, nn.MultiheadAttention, nn.TransformerEncoderLayer
+and user code look them up. Evaluation and devices other than the CPU pass through to torch.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own name for it
+from torch import nn
+
+from steptime.agent.apply.ground import Ground, is_compiling
+from steptime.agent.apply.roots import Around, Inner, Treatment
+
+FORMAT_ORDER = 10
+
+
+def apply(section: Mapping[str, Any], ground: Ground) -> None:
+    """Replaces the functions now; they report at their first use in training."""
+    dropout = None
+    if section.get("dropout") == "parallel":
+        dropout = _dropout(ground)
+    if section.get("attention") == "fused":
+        _attention(ground)
+    elif dropout is not None:
+        _attention_with(dropout, ground)
+    if section.get("memory_format") == "channels_last":
+        ground.roots.treat(Treatment(order=FORMAT_ORDER, found=lambda root: _channels_last(root, ground)))
+
+
+def _dropout(ground: Ground) -> Callable[..., torch.Tensor] | None:
+    from steptime.kernels import dropout as kernel
+
+    reason = kernel.available()
+    if reason is not None:
+        ground.report("kernels.dropout", False, reason)
+        return None
+    kernel.warm()
+    tell = _once(lambda shape: ground.report("kernels.dropout", True, f"parallel masks, first for {shape}"))
+    original = F.dropout
+    parallel = kernel.dropout
+
+    @functools.wraps(original)
+    def dropout(input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:
+        if not training or p == 0.0 or not _on_cpu(input):
+            return original(input, p, training, inplace)
+        tell(input)
+        return parallel(input, p, training, inplace)
+
+    ground.patches.replace(F, "dropout", dropout)
+    return dropout
+
+
+def _attention(ground: Ground) -> None:
+    from steptime.kernels import attention as kernel
+
+    reason = kernel.available()
+    if reason is not None:
+        ground.report("kernels.attention", False, reason)
+        return
+    kernel.warm()
+    tell = _once(lambda shape: ground.report("kernels.attention", True, f"fused, first for queries {shape}"))
+    original = F.scaled_dot_product_attention
+    fused = kernel.scaled_dot_product_attention
+
+    @functools.wraps(original)
+    def scaled_dot_product_attention(
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attn_mask: torch.Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> torch.Tensor:
+        if dropout_p == 0.0 or not _on_cpu(query):
+            # without dropout torch keeps its own fused path
+            return original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+        tell(query)
+        return fused(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+
+    ground.patches.replace(F, "scaled_dot_product_attention", scaled_dot_product_attention)
+
+
+def _attention_with(dropout: Callable[..., torch.Tensor], ground: Ground) -> None:
+    """Unfused attention as torch has it, written out, with the masks drawn by `dropout`."""
+    original = F.scaled_dot_product_attention
+
+    @functools.wraps(original)
+    def scaled_dot_product_attention(
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attn_mask: torch.Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> torch.Tensor:
+        if dropout_p == 0.0 or enable_gqa or not _on_cpu(query):
+            return original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+        return unfused_attention(query, key, value, attn_mask, dropout_p, is_causal, scale, dropout)
+
+    ground.patches.replace(F, "scaled_dot_product_attention", scaled_dot_product_attention)
+
+
+def unfused_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float | None,
+    dropout: Callable[..., torch.Tensor],
+) -> torch.Tensor:
+    """softmax(q k^T scale + mask) with dropout, times v; as `aten::_scaled_dot_product_attention_math` computes it.
+
+    Shapes: query (..., T, D), key and value (..., S, D). The scale is split over q and k, and rows that are wholly
+    masked give zeros, both as torch has it.
+    """
+    root = math.sqrt(1.0 / math.sqrt(query.size(-1)) if scale is None else scale)
+    if is_causal:
+        if attn_mask is not None:
+            raise RuntimeError("scaled_dot_product_attention: attn_mask should not be set when is_causal=True")
+        attn_mask = torch.ones(query.size(-2), key.size(-2), dtype=torch.bool, device=query.device).tril()
+    scores = (query * root) @ (key.transpose(-2, -1) * root)
+    if attn_mask is None:
+        weights = torch.softmax(scores, dim=-1)
+    else:
+        masked = attn_mask.dtype == torch.bool
+        scores = scores.masked_fill(~attn_mask, -math.inf) if masked else scores + attn_mask
+        weights = torch.ops.aten._safe_softmax(scores, -1)
+    return dropout(weights, dropout_p) @ value
+
+
+def _on_cpu(tensor: Any) -> bool:
+    return tensor.device.type == "cpu" and tensor.is_floating_point()
+
+
+def _once(action: Callable[[str], None]) -> Callable[[torch.Tensor], None]:
+    """`action` with the tensor's shape, at the first call; while torch.compile traces, at trace time."""
+    told = [False]
+
+    def now(shape: str) -> None:
+        if not told[0]:
+            told[0] = True
+            action(shape)
+
+    def tell(tensor: torch.Tensor) -> None:
+        if is_compiling():
+            from torch._dynamo.comptime import comptime
+
+            # a plain call would become part of the compiled code
+            comptime(lambda _: now("a compiled module"))
+        elif not told[0]:
+            now(f"{tuple(tensor.shape)}")
+
+    return tell
+
+
+def _channels_last(root: nn.Module, ground: Ground) -> Around | None:
+    weights = [one for one in root.parameters() if one.dim() == 4]
+    if not weights:
+        ground.report("kernels.memory_format", False, f"{type(root).__name__} has no 4-D weights")
+        return None
+    root.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    ground.report("kernels.memory_format", True, f"{len(weights)} weights of {type(root).__name__} and its 4-D inputs")
+
+    def around(module: nn.Module, inner: Inner, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return inner(*(_nhwc(one) for one in args), **{name: _nhwc(one) for name, one in kwargs.items()})
+
+    return around
+
+
+def _nhwc(value: Any) -> Any:
+    if isinstance(value, torch.Tensor) and value.dim() == 4 and value.is_floating_point():
+        return value.contiguous(memory_format=torch.channels_last)
+    return value
