@@ -73,10 +73,11 @@ class Column:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """A table's row; `swatch` is a palette name shown before the first cell."""
+    """A table's row; `swatch` is a palette name shown before the first cell, `below` a second line in it."""
 
     cells: tuple[str, ...]
     swatch: str = ""
+    below: str = ""
     total: bool = False
 
 
@@ -152,9 +153,7 @@ class FindingBlock:
     tables: tuple[Table, ...] = ()
 
 
-Block = (
-    Text | Note | Absent | Heading | Figure | TableBlock | Pairs | Code | Diff | RemedyList | FindingBlock
-)
+Block = Text | Note | Absent | Heading | Figure | TableBlock | Pairs | Code | Diff | RemedyList | FindingBlock
 
 
 @dataclass(frozen=True, kw_only=True)

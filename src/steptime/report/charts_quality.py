@@ -13,6 +13,15 @@ def _loss_text(value: float) -> str:
     return numbers.signed_text(f"{value:.5g}")
 
 
+def difference_text(loss: Loss) -> str:
+    """−0.0000022 [−0.000210, 0.000200], margin ±0.000420: all in the decimals of the margin."""
+    if loss.difference is None or loss.low is None or loss.high is None or loss.margin is None:
+        return numbers.MISSING
+    places = numbers.decimals(loss.margin)
+    ends = numbers.interval(loss.low, loss.high, 1.0, loss.margin)
+    return numbers.signed_text(f"{loss.difference:.{places}f}{numbers.NBSP}{ends}, margin ±{loss.margin:.{places}f}")
+
+
 def paired_seeds(loss: Loss, width: float) -> Markup:
     """One row a seed: the unchanged script's loss (ring) and the tuned one's (dot), joined."""
     pairs = list(zip(loss.baseline, loss.tuned, strict=False))
@@ -27,10 +36,14 @@ def paired_seeds(loss: Loss, width: float) -> Markup:
     scale = (width - left - right) / (high - low)
     bottom = len(pairs) * pitch + 4
     drawn: list[Markup] = []
-    for tick in svg.ticks(low, high, 6 if width >= 600 else 3):
+    marks = svg.ticks(low, high, 6 if width >= 600 else 3)
+    places = svg.tick_decimals(marks)
+    for tick in marks:
         x = left + (tick - low) * scale
         drawn.append(svg.line(x, 0, x, bottom, "grid"))
-        drawn.append(svg.text(x, bottom + 18, _loss_text(tick), anchor="middle", class_="soft num"))
+        drawn.append(
+            svg.text(x, bottom + 18, numbers.signed_text(f"{tick:.{places}f}"), anchor="middle", class_="soft num")
+        )
     for index, ((before, after), seed) in enumerate(zip(pairs, seeds, strict=True)):
         y = index * pitch + pitch / 2
         x1, x2 = left + (before - low) * scale, left + (after - low) * scale
@@ -67,15 +80,21 @@ def equivalence(loss: Loss, width: float) -> Markup:
         x = middle + value * scale
         label = "0" if value == 0 else numbers.signed_text(f"{value:+.3g}")
         drawn.append(svg.text(x, bottom + 14, label, anchor=anchor, class_="soft num"))
-    tip = f"difference {loss.difference:+.3g}, interval {loss.low:+.3g} to {loss.high:+.3g}, margin ±{loss.margin:.3g}"
+    tip = f"mean difference {difference_text(loss)}"
     drawn.append(
         svg.group(
             svg.whisker(middle + loss.low * scale, middle + loss.high * scale, y, 6, "error strong"),
             svg.element("circle", cx=middle + loss.difference * scale, cy=y, r=5, class_="measured"),
-            tip=numbers.signed_text(tip),
+            tip=tip,
         )
     )
     drawn.append(
-        svg.text(0, bottom + 34, "mean difference, after − before; the band is the margin", class_="soft")
+        svg.text(
+            middle,
+            bottom + 34,
+            "mean difference, after − before; the band is the margin",
+            anchor="middle",
+            class_="soft",
+        )
     )
-    return svg.drawing(width, bottom + 40, numbers.signed_text(tip), drawn)
+    return svg.drawing(width, bottom + 40, tip, drawn)

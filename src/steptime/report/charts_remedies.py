@@ -39,15 +39,15 @@ def remedy_dots(remedies: Sequence[Remedy], width: float) -> Markup:
     for tick in svg.ticks(low, high, 6 if wide else 4):
         drawn.append(svg.line(place(tick), 0, place(tick), bottom, "zero" if tick == 0 else "grid"))
         drawn.append(svg.text(place(tick), bottom + 18, _tick(tick, high), anchor="middle", class_="soft num"))
-    drawn.append(svg.text(left, bottom + 38, "saved per step", class_="soft"))
+    drawn.append(svg.text(width - right, bottom + 38, "saved per step", anchor="end", class_="soft"))
     for index, remedy in enumerate(shown):
         y = index * pitch + (pitch / 2 if wide else 34)
         if wide:
             drawn.append(svg.text(left - 14, y + 4, _short(remedy.name, 34), anchor="end"))
             drawn.append(svg.text(width, y + 4, remedy.verdict, anchor="end", class_=f"verdict v-{remedy.tone}"))
         else:
-            drawn.append(svg.text(0, y - 14, _short(remedy.name, 30)))
-            drawn.append(svg.text(width, y - 14, remedy.verdict, anchor="end", class_=f"verdict v-{remedy.tone}"))
+            drawn.append(svg.text(0, y - 14, _short(remedy.name, 30), class_="halo"))
+            drawn.append(svg.text(width, y - 14, remedy.verdict, anchor="end", class_=f"verdict halo v-{remedy.tone}"))
         drawn.append(_estimates(remedy, place, y))
     label = "; ".join(f"{remedy.name}: {remedy.verdict}" for remedy in shown)
     return svg.drawing(width, bottom + 44, f"Predicted and measured savings. {label}", drawn)

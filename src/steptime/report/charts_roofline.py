@@ -1,8 +1,8 @@
 """The roofline: the step's ops against the ceilings that were measured on this machine.
 
 Williams, Waterman, Patterson, "Roofline: an insightful visual performance model", CACM 52(4), 2009: attainable FLOP/s =
-min(peak FLOP/s, bandwidth x intensity), intensity in FLOP per byte. Bytes here are an op's inputs and outputs, each moved
-once, so an op whose operands stay in a cache can stand above the slope.
+min(peak FLOP/s, bandwidth x intensity), intensity in FLOP per byte. Bytes here are an op's inputs and outputs, each
+moved once, so an op whose operands stay in a cache can stand above the slope.
 """
 
 from __future__ import annotations
@@ -10,13 +10,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from markupsafe import Markup
 
 from steptime.explain import OpRow, Utilisation
 from steptime.report import numbers, palette, svg
 
-_LABELLED = 6
+Box: TypeAlias = tuple[float, float, float, float]
+"""Left, top, right, bottom in px."""
+_SAME_PLACE_PX = 70.0
+"""Circles of one name closer than this share one label."""
+_LABELLED = 10
 """So many ops, the longest first, get their name beside them where there is room."""
 
 
@@ -45,9 +50,7 @@ def points(ops: Sequence[OpRow], ceilings: Sequence[Utilisation]) -> list[Point]
             slope = row.ceiling_bytes_per_s * intensity
             roof = min(row.ceiling_flops_per_s, slope)
             side = "memory" if slope < row.ceiling_flops_per_s else "compute"
-        found.append(
-            Point(op=op, intensity=intensity, flops_per_s=op.flops / (op.self_ns / 1e9), roof=roof, side=side)
-        )
+        found.append(Point(op=op, intensity=intensity, flops_per_s=op.flops / (op.self_ns / 1e9), roof=roof, side=side))
     return sorted(found, key=lambda point: -point.op.self_ns)
 
 
@@ -78,27 +81,38 @@ def roofline(ops: Sequence[OpRow], ceilings: Sequence[Utilisation], width: float
         return Markup("")
     frame = _frame(shown, ceilings, width)
     drawn = _grid(frame)
-    taken: list[tuple[float, float, float, float]] = []
-    drawn.extend(_ceilings(frame, ceilings, taken))
     longest = max(point.op.self_ns for point in shown)
     radii = [max(2.5, (20 if width >= 600 else 14) * math.sqrt(point.op.self_ns / longest)) for point in shown]
-    for point, radius in zip(shown, radii, strict=True):
+    circles = [
+        (frame.x(point.intensity), frame.y(point.flops_per_s), radius)
+        for point, radius in zip(shown, radii, strict=True)
+    ]
+    taken = [(x - 0.8 * r, y - 0.8 * r, x + 0.8 * r, y + 0.8 * r) for x, y, r in circles]
+    lines, labels = _ceilings(frame, ceilings, taken)
+    drawn.extend(lines)
+    for point, (x, y, radius) in zip(shown, circles, strict=True):
         name = palette.swatch(point.op.resource, point.op.group)
-        x, y = frame.x(point.intensity), frame.y(point.flops_per_s)
         circle = svg.element("circle", cx=x, cy=y, r=radius, class_=f"point f-{name}")
         drawn.append(svg.group(circle, tip=_tip(point, step_ns)))
-    for point, radius in list(zip(shown, radii, strict=True))[:_LABELLED]:
+    drawn.extend(labels)
+    named: list[tuple[str, float, float]] = []
+    for point, (x, y, radius) in list(zip(shown, circles, strict=True))[:_LABELLED]:
         label = point.op.name.removeprefix("aten::")
-        place = _free(frame, frame.x(point.intensity), frame.y(point.flops_per_s), radius, svg.text_width(label), taken)
+        if any(label == other and math.hypot(x - at_x, y - at_y) < _SAME_PLACE_PX for other, at_x, at_y in named):
+            continue
+        place = _free(frame, x, y, radius, svg.text_width(label), taken)
         if place:
             taken.append(place)
+            named.append((label, x, y))
             drawn.append(svg.text(place[0], place[3] - 4, label, class_="halo"))
     return svg.drawing(width, frame.bottom + 44, "Roofline of the step's ops", drawn)
 
 
 def _frame(shown: Sequence[Point], ceilings: Sequence[Utilisation], width: float) -> _Frame:
     xs = [point.intensity for point in shown] + [row.ridge for row in ceilings if row.ridge]
-    ys = [point.flops_per_s for point in shown] + [row.ceiling_flops_per_s for row in ceilings if row.ceiling_flops_per_s]
+    ys = [point.flops_per_s for point in shown] + [
+        row.ceiling_flops_per_s for row in ceilings if row.ceiling_flops_per_s
+    ]
     wide = width >= 600
     return _Frame(
         left=78.0 if wide else 52.0,
@@ -130,13 +144,15 @@ def _grid(frame: _Frame) -> list[Markup]:
 
 
 def _power(power: int) -> str:
-    scale, prefix = next(pair for pair in ((15, "P"), (12, "T"), (9, "G"), (6, "M"), (3, "k"), (-99, "")) if power >= pair[0])
+    scale, prefix = next(
+        pair for pair in ((15, "P"), (12, "T"), (9, "G"), (6, "M"), (3, "k"), (-99, "")) if power >= pair[0]
+    )
     return f"{10 ** (power - max(scale, 0)):g} {prefix}".rstrip() if scale >= 0 else f"{10.0**power:g}"
 
 
-def _ceilings(frame: _Frame, ceilings: Sequence[Utilisation], taken: list[tuple[float, float, float, float]]) -> list[Markup]:
-    """A roof a dtype and one slope a bandwidth; their labels are put into `taken`."""
-    drawn = []
+def _ceilings(frame: _Frame, ceilings: Sequence[Utilisation], taken: list[Box]) -> tuple[list[Markup], list[Markup]]:
+    """A roof a dtype and one slope a bandwidth, and apart their labels, whose boxes are put into `taken`."""
+    drawn, labels = [], []
     low_x, high_x = 10.0**frame.x_low, 10.0**frame.x_high
     bandwidths = sorted({row.ceiling_bytes_per_s for row in ceilings if row.ceiling_bytes_per_s})
     roofs = sorted({(row.ceiling_flops_per_s, row.dtype) for row in ceilings if row.ceiling_flops_per_s}, reverse=True)
@@ -147,8 +163,13 @@ def _ceilings(frame: _Frame, ceilings: Sequence[Utilisation], taken: list[tuple[
         drawn.append(svg.line(frame.x(start), y, frame.right, y, "roof"))
         label = f"{dtype} {numbers.si(peak, 'FLOP/s')}"
         reach = svg.text_width(label)
-        drawn.append(svg.text(frame.right - 4, y - 6, label, anchor="end", class_="roof-label halo"))
-        taken.append((frame.right - reach - 4, y - 20, frame.right, y + 2))
+        spots = [frame.right - reach - 4, max(frame.x(start), frame.left) + 4, frame.left + 4]
+        boxes = [(spot, y - 20, spot + reach, y - 2) for spot in spots]
+        box = next((box for box in boxes if not any(_overlap(box, other) for other in taken)), boxes[-1])
+        labels.append(svg.text(box[0], y - 6, label, class_="roof-label halo"))
+        if box[0] < frame.x(start):
+            drawn.append(svg.line(frame.left, y, frame.x(start), y, "leader"))
+        taken.append(box)
     for bandwidth in bandwidths:
         start = max(low_x, 10.0**frame.y_low / bandwidth)
         end = min(high_x, highest / bandwidth)
@@ -156,13 +177,11 @@ def _ceilings(frame: _Frame, ceilings: Sequence[Utilisation], taken: list[tuple[
             continue
         x1, y1, x2, y2 = frame.x(start), frame.y(start * bandwidth), frame.x(end), frame.y(end * bandwidth)
         drawn.append(svg.line(x1, y1, x2, y2, "roof"))
-        drawn.extend(_slope_label(frame, numbers.si(bandwidth, "B/s"), (x1, y1, x2, y2), taken))
-    return drawn
+        labels.extend(_slope_label(frame, numbers.si(bandwidth, "B/s"), (x1, y1, x2, y2), taken))
+    return drawn, labels
 
 
-def _slope_label(
-    frame: _Frame, label: str, ends: tuple[float, float, float, float], taken: list[tuple[float, float, float, float]]
-) -> list[Markup]:
+def _slope_label(frame: _Frame, label: str, ends: Box, taken: list[Box]) -> list[Markup]:
     x1, y1, x2, y2 = ends
     middle_x, middle_y = x1 + 0.3 * (x2 - x1), y1 + 0.3 * (y2 - y1)
     degrees = math.degrees(math.atan2(y2 - y1, x2 - x1))
@@ -182,9 +201,7 @@ def _slope_label(
     return [content]
 
 
-def _free(
-    frame: _Frame, x: float, y: float, radius: float, reach: float, taken: Sequence[tuple[float, float, float, float]]
-) -> tuple[float, float, float, float] | None:
+def _free(frame: _Frame, x: float, y: float, radius: float, reach: float, taken: Sequence[Box]) -> Box | None:
     """A box for a label right, left, above or below of a point that touches no other label; None when there is none."""
     near = 4 + radius
     corners = [(x + near, y - 9), (x - near - reach, y - 9), (x - reach / 2, y - near - 18), (x - reach / 2, y + near)]
@@ -196,7 +213,7 @@ def _free(
     return None
 
 
-def _overlap(a: tuple[float, float, float, float], b: tuple[float, float, float, float]) -> bool:
+def _overlap(a: Box, b: Box) -> bool:
     return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
 
 
@@ -210,7 +227,7 @@ def _tip(point: Point, step_ns: int) -> str:
         f"{numbers.si(point.flops_per_s, 'FLOP/s')} at {numbers.plain(point.intensity)} FLOP per byte",
     ]
     if point.roof:
-        lines.append(f"{point.side}-bound: {numbers.percent(point.flops_per_s / point.roof)} of what the ceilings allow")
+        lines.append(
+            f"{point.side}-bound: {numbers.percent(point.flops_per_s / point.roof)} of what the ceilings allow"
+        )
     return "\n".join(line for line in lines if line)
-
-

@@ -71,9 +71,7 @@ def _segment(x: float, y: float, width: float, height: float, cell: CorrectedCel
         drawn.append(svg.text(middle, y + height / 2 - 3, label, anchor="middle", class_=f"i-{name}"))
         drawn.append(svg.text(middle, y + height / 2 + 13, share, anchor="middle", class_=f"i-{name} num"))
     elif width > svg.text_width(share) + 4:
-        drawn.append(
-            svg.text(x + width / 2, y + height / 2 + 5, share, anchor="middle", class_=f"i-{name} num")
-        )
+        drawn.append(svg.text(x + width / 2, y + height / 2 + 5, share, anchor="middle", class_=f"i-{name} num"))
     return svg.group(*drawn, tip=_tip(cell, whole))
 
 
@@ -93,7 +91,7 @@ def _phases(cells: Sequence[CorrectedCell], y: float, scale: float) -> list[Mark
 
 
 def step_bars(bars: Sequence[Bar], width: float) -> Markup:
-    """The steps as stacked bars on one time scale: phases in order, groups within them, direct labels where they fit."""
+    """The steps as stacked bars on one time scale: phases in order, groups within them, labels where they fit."""
     scale = (width - 2) / max(1, *(bar.ns for bar in bars))
     drawn: list[Markup] = []
     y, height = 0.0, 46.0
@@ -105,7 +103,9 @@ def step_bars(bars: Sequence[Bar], width: float) -> Markup:
         cells = sorted((cell for cell in bar.cells if cell.ns > 0), key=_order)
         if not cells:
             drawn.append(
-                svg.group(svg.rect(0, y, bar.ns * scale, height, "seg whole"), tip=f"{bar.label}: {time}, not broken down")
+                svg.group(
+                    svg.rect(0, y, bar.ns * scale, height, "seg whole"), tip=f"{bar.label}: {time}, not broken down"
+                )
             )
         x = 0.0
         for cell in cells:
@@ -188,23 +188,33 @@ def group_rows(bars: Sequence[Bar], width: float) -> Markup:
         drawn.append(svg.text(19, base, row.label))
         drawn.append(svg.text(width, base, _value(row, bars), anchor="end", class_="num"))
         for index, bar in enumerate(bars):
-            drawn.extend(_group_bar(row.cells[index], left, top + index * (thick + 3), thick, scale, bar.ns, faded=index > 0))
+            drawn.extend(_group_bar(row.cells[index], left, top + index * (thick + 3), thick, scale, bar))
+            if row is rows[0] and len(bars) > 1:
+                drawn.append(
+                    _bar_name(bar, row.cells[index], left, top + index * (thick + 3) + thick - 1, scale, width - right)
+                )
         y = top + block + (9 if wide else 14)
     label = "; ".join(f"{row.label} {_value(row, bars)}" for row in rows)
     return svg.drawing(width, y, f"Time by group. {label}", drawn)
 
 
 def _group_bar(
-    cells: Sequence[CorrectedCell], x: float, y: float, thick: float, scale: float, whole: int, *, faded: bool
+    cells: Sequence[CorrectedCell], x: float, y: float, thick: float, scale: float, bar: Bar
 ) -> list[Markup]:
     drawn, start = [], x
     for cell in cells:
         length = cell.ns * scale
-        drawn.append(svg.group(*_filled(x, y, length, thick, cell), tip=_tip(cell, whole)))
+        drawn.append(svg.group(*_filled(x, y, length, thick, cell), tip=_tip(cell, bar.ns)))
         x += length
     low, high = _bounds(cells)
     if high > low:
         drawn.append(svg.whisker(start + low * scale, start + high * scale, y + thick / 2, 3, "error"))
-    if faded:
-        drawn.append(svg.text(x + 6 if high <= low else start + high * scale + 6, y + thick - 1, "after", class_="tiny"))
     return drawn
+
+
+def _bar_name(bar: Bar, cells: Sequence[CorrectedCell], x: float, y: float, scale: float, most: float) -> Markup:
+    """The bar's name behind its interval, or within the bar when there is no room behind it."""
+    end = x + max(sum(cell.ns for cell in cells), _bounds(cells)[1]) * scale + 6
+    if end + svg.text_width(bar.label, 11) <= most or not cells:
+        return svg.text(end, y, bar.label, class_="tiny")
+    return svg.text(x + 5, y, bar.label, class_=f"small i-{palette.swatch(cells[0].resource, cells[0].group)}")

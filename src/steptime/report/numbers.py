@@ -10,6 +10,8 @@ import math
 _TIMES = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
 _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 MISSING = "–"
+NBSP = "\u00a0"
+"""Keeps a number, its unit and its interval on one line."""
 
 
 def decimals(value: float) -> int:
@@ -40,15 +42,15 @@ def duration(ns: float | None) -> str:
     if ns is None:
         return MISSING
     if ns == 0:
-        return "0 ms"
+        return f"0{NBSP}ms"
     scale, unit = _scale(ns, _TIMES)
-    return f"{plain(ns / scale)} {unit}"
+    return f"{plain(ns / scale)}{NBSP}{unit}"
 
 
 def interval(low: float, high: float, scale: float = 1.0, centre: float | None = None) -> str:
     """`[low, high]` in units of `scale`, with the decimals of `centre` (or of the wider end)."""
     places = decimals((centre if centre else max(abs(low), abs(high))) / scale)
-    return signed_text(f"[{low / scale:,.{places}f}, {high / scale:,.{places}f}]")
+    return signed_text(f"[{low / scale:,.{places}f},{NBSP}{high / scale:,.{places}f}]")
 
 
 def duration_interval(ns: float | None, low: float | None, high: float | None) -> str:
@@ -56,7 +58,7 @@ def duration_interval(ns: float | None, low: float | None, high: float | None) -
     if ns is None or low is None or high is None:
         return duration(ns)
     scale, _ = _scale(ns if ns else max(abs(low), abs(high)), _TIMES)
-    return f"{duration(ns)} {interval(low, high, scale, ns)}"
+    return f"{duration(ns)}{NBSP}{interval(low, high, scale, ns)}"
 
 
 def ratio(value: float | None) -> str:
@@ -68,7 +70,7 @@ def ratio_interval(value: float | None, low: float | None, high: float | None) -
     """2.87× [2.79, 2.95]."""
     if value is None or low is None or high is None:
         return ratio(value)
-    return f"{ratio(value)} [{low:,.2f}, {high:,.2f}]"
+    return f"{ratio(value)}{NBSP}[{low:,.2f},{NBSP}{high:,.2f}]"
 
 
 def share(part: float, whole: float) -> str:
@@ -86,7 +88,7 @@ def percent(fraction: float | None) -> str:
     if value == 0:
         return "0%"
     if abs(value) < 0.1:
-        return "< 0.1%" if value > 0 else "> −0.1%"
+        return f"<{NBSP}0.1%" if value > 0 else f">{NBSP}−0.1%"
     return signed_text(f"{value:.0f}%" if abs(value) >= 9.95 else f"{value:.1f}%")
 
 
@@ -95,7 +97,7 @@ def si(value: float | None, unit: str) -> str:
     if value is None:
         return MISSING
     scale, prefix = _scale(value, _PREFIXES)
-    return f"{plain(value / scale)} {prefix}{unit}"
+    return f"{plain(value / scale)}{NBSP}{prefix}{unit}"
 
 
 def count(value: float | None) -> str:
@@ -108,3 +110,11 @@ def count(value: float | None) -> str:
 def nanoseconds(ns: int) -> str:
     """Every digit, for tables whose rows must add up: 51,203,112."""
     return signed_text(f"{ns:,}")
+
+
+def sentence(text: str) -> str:
+    """The text as a sentence: a capital first letter and a full stop; empty stays empty."""
+    text = text.strip()
+    if not text:
+        return ""
+    return f"{text[0].upper()}{text[1:]}{'' if text[-1] in '.!?' else '.'}"

@@ -32,8 +32,8 @@ def render_report(
 
     Args:
         explanation: what `steptime explain --json` printed, of the unchanged script.
-        tuning: what `steptime tune --json` printed; an explanation it carries (`explanation`, `explanation_after`) is used
-            where none is passed.
+        tuning: what `steptime tune --json` printed; an explanation it carries (`explanation`, `explanation_after`) is
+            used where none is passed.
         provenance: what the ledger knows of the run.
         after: an explanation of the script under the plan.
 
@@ -41,7 +41,9 @@ def render_report(
         SteptimeError: neither an explanation nor a tune result, or one that cannot be read.
     """
     if explanation is None and tuning is None:
-        raise SteptimeError("nothing to report", mend="pass the JSON of steptime explain or steptime tune, or a run of the ledger")
+        raise SteptimeError(
+            "nothing to report", mend="pass the JSON of steptime explain or steptime tune, or a run of the ledger"
+        )
     if tuning:
         explanation = explanation or tuning.get("explanation")
         after = after or tuning.get("explanation_after")
@@ -62,7 +64,9 @@ def render_report(
     return _fill(before, tuned, provenance or {}, [section for section in found if section])
 
 
-def _fill(before: Explanation | None, tuned: Tuning | None, provenance: Mapping[str, Any], sections: list[Section]) -> str:
+def _fill(
+    before: Explanation | None, tuned: Tuning | None, provenance: Mapping[str, Any], sections: list[Section]
+) -> str:
     headline, lead = _verdict(before, tuned)
     command = _command(provenance)
     return (
@@ -132,7 +136,9 @@ def _facts(before: Explanation | None, tuned: Tuning | None) -> list[dict[str, s
     if before and before.mfu is not None:
         facts.append({"name": "MFU before" if tuned else "MFU", "value": numbers.percent(before.mfu), "small": ""})
     if before and before.inflation is not None and not tuned:
-        facts.append({"name": "tracing inflation", "value": numbers.ratio(before.inflation), "small": "taken out below"})
+        facts.append(
+            {"name": "tracing inflation", "value": numbers.ratio(before.inflation), "small": "taken out below"}
+        )
     return facts
 
 

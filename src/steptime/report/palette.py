@@ -1,7 +1,8 @@
 """One fixed colour per kind of time, in light and in dark, with an ink that can be read on it.
 
 The hues are Paul Tol's "muted" qualitative scheme (SRON/EPS/TN/09-002, issue 3.2), which stays apart for colour-blind
-readers; exposed communication and copies carry a hatching and idle time dots besides, so that no meaning hangs on hue alone.
+readers; exposed communication and copies carry a hatching and idle time dots besides, and every row has its label, so
+that no meaning hangs on hue alone.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ LIGHT: Mapping[str, str] = {
     "other": "#8a8a86",
     "exposed-communication": "#d55e00",
     "exposed-copy": "#e69f00",
-    "idle": "#deded8",
+    "idle": "#d2d2cb",
 }
 DARK: Mapping[str, str] = {
     "matmul": "#8f86e8",

@@ -7,7 +7,9 @@ from steptime.report import numbers
 from steptime.report.blocks import Absent, Block, Column, Heading, Row, Section, Table, TableBlock, Text, figure, table
 from steptime.report.charts_roofline import points, roofline
 
-_NO_CEILINGS = "This machine's ceilings are not known, so nothing says how far the ops are from them: run steptime probe."
+_NO_CEILINGS = (
+    "This machine's ceilings are not known, so nothing says how far the ops are from them: run steptime probe."
+)
 
 
 def roofline_section(explanation: Explanation | None) -> Section | None:
@@ -31,9 +33,9 @@ def roofline_section(explanation: Explanation | None) -> Section | None:
         )
     blocks.append(Text(said))
     caption = (
-        "Each circle is an op with its input shapes, its area the time it takes in the step, its colour its group. The roofs "
-        "are what steptime probe measured here. Bytes are inputs and outputs, each moved once: an op whose operands stay in "
-        "a cache can stand above the slope."
+        "Each circle is an op with its input shapes, its area the time it takes in the step, its colour its group. The "
+        "roofs are what steptime probe measured here. Bytes are inputs and outputs, each moved once: an op whose operands "
+        "stay in a cache can stand above the slope."
     )
     blocks.append(figure(lambda width: roofline(explanation.ops, explanation.utilisation, width, step), caption))
     if not any(row.ceiling_flops_per_s for row in explanation.utilisation):
@@ -49,8 +51,8 @@ def utilisation_section(explanation: Explanation | None) -> Section | None:
     if explanation.mfu is not None:
         blocks.append(
             Text(
-                f"Model FLOP utilisation (MFU): {numbers.percent(explanation.mfu)} of the ceiling of the dtype that does most of "
-                "the FLOPs, over the whole step."
+                f"Model FLOP utilisation (MFU): {numbers.percent(explanation.mfu)} of the ceiling of the dtype that does "
+                "most of the FLOPs, over the whole step."
             )
         )
     else:
@@ -72,7 +74,9 @@ def _by_dtype(explanation: Explanation) -> Table:
                 numbers.duration(row.compute_ns),
                 numbers.si(row.achieved_flops_per_s, "FLOP/s"),
                 numbers.si(row.ceiling_flops_per_s, "FLOP/s"),
-                numbers.percent(row.achieved_flops_per_s / row.ceiling_flops_per_s if row.ceiling_flops_per_s else None),
+                numbers.percent(
+                    row.achieved_flops_per_s / row.ceiling_flops_per_s if row.ceiling_flops_per_s else None
+                ),
                 numbers.si(row.achieved_bytes_per_s, "B/s"),
                 numbers.si(row.ceiling_bytes_per_s, "B/s"),
                 numbers.plain(row.intensity),
@@ -95,6 +99,10 @@ def _by_dtype(explanation: Explanation) -> Table:
     return table("Utilisation by dtype", columns, rows)
 
 
+def _part(ns: int, whole: int) -> str:
+    return f"{numbers.duration(ns)} ({numbers.share(ns, whole)})"
+
+
 def _ranks(ranks: tuple[RankRow, ...]) -> Table:
     slowest = max(row.step_ns for row in ranks)
     rows = [
@@ -103,9 +111,9 @@ def _ranks(ranks: tuple[RankRow, ...]) -> Table:
                 str(row.rank),
                 numbers.duration(row.step_ns),
                 numbers.share(row.step_ns, slowest),
-                f"{numbers.duration(row.exposed_communication_ns)} ({numbers.share(row.exposed_communication_ns, row.traced_step_ns)})",
-                f"{numbers.duration(row.exposed_copy_ns)} ({numbers.share(row.exposed_copy_ns, row.traced_step_ns)})",
-                f"{numbers.duration(row.idle_ns)} ({numbers.share(row.idle_ns, row.traced_step_ns)})",
+                _part(row.exposed_communication_ns, row.traced_step_ns),
+                _part(row.exposed_copy_ns, row.traced_step_ns),
+                _part(row.idle_ns, row.traced_step_ns),
                 numbers.duration(row.traced_step_ns),
             )
         )

@@ -56,12 +56,14 @@ def step_section(explanation: Explanation | None, after: Explanation | None, tun
         return None
     blocks: list[Block] = []
     caption = (
-        "One step, phases in the order they run. Solid: compute; hatched: exposed communication; cross-hatched: exposed "
-        "copies; dotted: idle. Point at a part for its nanoseconds and interval."
+        "One step, phases in the order they run. Solid: compute; hatched: exposed communication; cross-hatched: "
+        "exposed copies; dotted: idle. Point at a part for its nanoseconds and interval."
     )
     blocks.append(figure(lambda width: step_bars(drawn, width), caption))
     if any(bar.cells for bar in drawn):
-        caption = "The same time by what it was spent on; the line over a bar is its interval, the parts of a bar are phases."
+        caption = (
+            "The same time by what it was spent on; the line over a bar is its interval, the parts of a bar are phases."
+        )
         if sum(1 for bar in drawn if bar.cells) > 1:
             caption += " Upper bar before, lower bar after."
         blocks.append(figure(lambda width: group_rows(drawn, width), caption))
@@ -69,11 +71,19 @@ def step_section(explanation: Explanation | None, after: Explanation | None, tun
         blocks.append(Absent("The step was not broken down: pass the JSON of steptime explain as well."))
     elif len(drawn) > 1 and not drawn[1].cells:
         blocks.append(
-            Absent("The step after tuning was timed, not broken down: explain it under the plan and pass that JSON second.")
+            Absent(
+                "The step after tuning was timed, not broken down: explain it under the plan and pass that JSON second."
+            )
         )
-    for name, one in (("before", explanation), ("after", after)):
-        if one:
-            blocks.extend(_exact(one, name if after else ""))
+    if explanation:
+        blocks.extend(_exact(explanation, "before" if after else ""))
+        blocks.append(_inflation(explanation))
+    if after:
+        blocks.extend(_exact(after, "after"))
+        if after.inflation is not None:
+            blocks.append(
+                Note(f"After: traced steps were {numbers.ratio(after.inflation)} as long, taken out in the same way.")
+            )
     return Section(id="step", title="Where the step goes", blocks=tuple(blocks))
 
 
@@ -82,24 +92,24 @@ def _exact(explanation: Explanation, name: str) -> list[Block]:
     if explanation.corrected:
         label = f"The cells {name} in ns, with their sums".replace("  ", " ")
         blocks.append(TableBlock(_cells_table(explanation.corrected, label), label))
-    if explanation.inflation is not None:
-        blocks.append(
-            Note(
-                f"Tracing made the step {numbers.ratio(explanation.inflation)} as long "
-                f"({numbers.duration(explanation.traced_step_ns)} traced, {numbers.duration(explanation.step.median_ns)} "
-                f"untraced, median of {explanation.step.n}){' ' + name if name else ''}. What is drawn is the untraced step, "
-                "the overhead of tracing taken out of every cell in proportion to its events; the intervals hold what that "
-                "leaves unknown."
-            )
-        )
-    else:
-        blocks.append(
-            Note("Only a trace is known, so these are the times of the traced step; how much tracing inflated it is unknown.")
-        )
     blocks.extend(Note(note) for note in explanation.notes)
     if explanation.dropped:
         blocks.append(Note("Left out of the trace: " + "; ".join(explanation.dropped) + "."))
     return blocks
+
+
+def _inflation(explanation: Explanation) -> Note:
+    """How much tracing inflated the step, and what was done about it."""
+    if explanation.inflation is None:
+        return Note(
+            "Only a trace is known, so these are times of traced steps; how much tracing inflated them is unknown."
+        )
+    return Note(
+        f"Tracing made the step {numbers.ratio(explanation.inflation)} as long "
+        f"({numbers.duration(explanation.traced_step_ns)} traced, {numbers.duration(explanation.step.median_ns)} "
+        f"untraced, median of {explanation.step.n}). What is drawn is the untraced step, the overhead of tracing taken "
+        "out of every cell in proportion to its events; the intervals hold what that leaves unknown."
+    )
 
 
 def _cells_table(cells: Sequence[CorrectedCell], label: str) -> Table:
@@ -134,14 +144,32 @@ def findings_section(explanation: Explanation | None) -> Section | None:
 
 def _finding(finding: Mapping[str, Any], explanation: Explanation) -> FindingBlock:
     """A finding's title, its sentence, its size, and what the explanation holds on the group and phase it names."""
-    told = {"title", "name", "what", "why", "detail", "ns", "low_ns", "high_ns", "share", "cells", "ops", "source", "sources"}
+    told = {
+        "title",
+        "name",
+        "what",
+        "why",
+        "detail",
+        "ns",
+        "low_ns",
+        "high_ns",
+        "share",
+        "cells",
+        "ops",
+        "source",
+        "sources",
+    }
     title = str(finding.get("title") or finding.get("what") or finding.get("name") or "finding")
     lines = [str(finding[key]) for key in ("what", "why", "detail") if finding.get(key) and str(finding[key]) != title]
     if finding.get("ns") is not None:
         size = numbers.duration_interval(finding["ns"], finding.get("low_ns"), finding.get("high_ns"))
         lines.append(f"{size} per step, {numbers.share(finding['ns'], explanation.step.median_ns)} of it.")
     cells = [cell for cell in explanation.corrected if _names(finding, cell.resource, cell.group, cell.phase)]
-    ops = [op for op in explanation.ops if _names(finding, op.resource, op.group, op.phase) or op.name in _listed(finding, "ops")]
+    ops = [
+        op
+        for op in explanation.ops
+        if _names(finding, op.resource, op.group, op.phase) or op.name in _listed(finding, "ops")
+    ]
     tables = []
     if cells:
         tables.append(_evidence_cells(cells, explanation.step.median_ns))
@@ -195,7 +223,12 @@ def _evidence_cells(cells: Sequence[CorrectedCell], whole: int) -> Table:
         )
         for cell in sorted(cells, key=lambda cell: -cell.ns)
     ]
-    columns = [Column(head="cell"), Column(head="phase"), Column(head="per step", number=True), Column(head="share", number=True)]
+    columns = [
+        Column(head="cell"),
+        Column(head="phase"),
+        Column(head="per step", number=True),
+        Column(head="share", number=True),
+    ]
     return table("Cells behind the finding", columns, rows)
 
 
@@ -232,25 +265,22 @@ def _ops_table(ops: Sequence[OpRow], whole: int) -> Table:
                 numbers.duration_interval(op.self_ns, op.low_ns, op.high_ns),
                 numbers.share(op.self_ns, whole),
                 numbers.count(op.calls_per_step),
-                op.dtype,
-                " ".join("×".join(map(str, shape)) or "scalar" for shape in op.shapes),
+                " ".join([*("×".join(map(str, shape)) or "scalar" for shape in op.shapes), op.dtype]),
                 numbers.si(op.flops / (op.self_ns / 1e9), "FLOP/s") if op.flops and op.self_ns else numbers.MISSING,
-                " ".join(part for part in (op.module, op.source) if part),
             ),
             swatch=palette.swatch(op.resource, op.group),
+            below=" · ".join(part for part in (op.module, op.source) if part),
         )
         for op in ops
     ]
     columns = [
-        Column(head="op", code=True),
+        Column(head="op, module and line", code=True, wide=True),
         Column(head="phase"),
         Column(head="self time per step", number=True),
         Column(head="share", number=True),
         Column(head="calls", number=True),
-        Column(head="dtype"),
-        Column(head="input shapes", wide=True),
+        Column(head="input shapes, dtype", wide=True),
         Column(head="achieved", number=True),
-        Column(head="module, line", code=True, wide=True),
     ]
     return table("Ops", columns, rows)
 

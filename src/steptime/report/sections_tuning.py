@@ -7,7 +7,7 @@ from typing import Any
 
 from steptime.report import numbers
 from steptime.report.blocks import Absent, Block, Heading, Note, Pairs, RemedyLine, RemedyList, Section, Text, figure
-from steptime.report.charts_quality import equivalence, paired_seeds
+from steptime.report.charts_quality import difference_text, equivalence, paired_seeds
 from steptime.report.charts_remedies import remedy_dots
 from steptime.report.tuning import Loss, Remedy, Tuning
 
@@ -44,9 +44,9 @@ def _remedy_line(remedy: Remedy) -> RemedyLine:
             said += f"; the prediction is off by {numbers.signed_text(f'{100 * remedy.error:+.0f}%')}"
         lines.append(said + ".")
     if remedy.why:
-        lines.append(remedy.why if remedy.why.endswith(".") else f"{remedy.why}.")
+        lines.append(numbers.sentence(remedy.why))
     if remedy.basis:
-        lines.append(f"Basis: {remedy.basis}")
+        lines.append(numbers.sentence(f"Basis: {remedy.basis}"))
     if remedy.patch:
         lines.append("Plan: " + ", ".join(f"{name} = {value}" for name, value in remedy.patch.items()))
     return RemedyLine(name=remedy.name, verdict=remedy.verdict, tone=remedy.tone, lines=tuple(lines))
@@ -67,9 +67,7 @@ def quality_section(tuning: Tuning | None) -> Section | None:
 
 
 def _quality_sentence(tuning: Tuning) -> str:
-    said = f"Verdict: {tuning.quality}."
-    why = tuning.quality_why
-    return f"{said} {why if not why or why.endswith('.') else why + '.'}".strip()
+    return f"Verdict: {tuning.quality}. {numbers.sentence(tuning.quality_why)}".strip()
 
 
 def _loss_blocks(loss: Loss, *, alone: bool) -> list[Block]:
@@ -81,11 +79,8 @@ def _loss_blocks(loss: Loss, *, alone: bool) -> list[Block]:
     if loss.margin is not None and loss.difference is not None and loss.low is not None and loss.high is not None:
         inside = -loss.margin < loss.low and loss.high < loss.margin
         said = "lies inside the margin: equivalent" if inside else "reaches beyond the margin: equivalence is not shown"
-        caption = (
-            f"Mean paired difference {loss.difference:+.3g} [{loss.low:.3g}, {loss.high:.3g}], margin ±{loss.margin:.3g}; the "
-            f"interval {said}."
-        )
-        blocks.append(figure(lambda width: equivalence(loss, width), numbers.signed_text(caption)))
+        caption = f"Mean paired difference {difference_text(loss)}; the interval {said}."
+        blocks.append(figure(lambda width: equivalence(loss, width), caption))
     if loss.facts:
         blocks.append(Pairs(pairs_of(loss.facts)))
     return blocks
@@ -100,9 +95,11 @@ def pairs_of(data: Mapping[str, Any], prefix: str = "") -> tuple[tuple[str, str]
             found.extend(pairs_of(value, f"{name}: "))
         elif isinstance(value, list | tuple):
             if value:
-                found.append((name, ", ".join(_plain(item) for item in value)))
+                # a command is a list of words
+                found.append((name, (" " if key == "command" else ", ").join(_plain(item) for item in value)))
         elif value is not None and value != "":
-            found.append((name, _plain(value)))
+            size = isinstance(value, int) and name.endswith(" bytes")
+            found.append((name.removesuffix(" bytes"), numbers.si(value, "B")) if size else (name, _plain(value)))
     return tuple(found)
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 FONT_PX = 13
 """Size of a chart's text; one unit of every chart's view box is one CSS pixel at its design width."""
@@ -77,7 +77,7 @@ def drawing(width: float, height: float, label: str, children: Sequence[str]) ->
 
 def text_width(content: str, size: float = FONT_PX) -> float:
     """Estimated width in px in a system sans-serif font; on the wide side, so that labels that fit do fit."""
-    narrow = sum(character in "iljtfr.,:;'|[]() " for character in content)
+    narrow = sum(character in "iljtfr.,:;'|[]() \u00a0" for character in content)
     wide = sum(character in "mwMWGOQ%×µ" for character in content)
     return size * (0.34 * narrow + 0.88 * wide + 0.58 * (len(content) - narrow - wide))
 
@@ -92,17 +92,7 @@ def ticks(low: float, high: float, about: int = 6) -> list[float]:
     return [index * step for index in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
 
 
-def spread(positions: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """The positions moved apart until neighbours are `gap` apart, kept within `low`..`high` when there is room."""
-    order = sorted(range(len(positions)), key=lambda index: positions[index])
-    placed = [max(low, positions[index]) for index in order]
-    for before, after in pairwise(range(len(placed))):
-        placed[after] = max(placed[after], placed[before] + gap)
-    if placed and placed[-1] > high:
-        placed[-1] = high
-        for before, after in reversed(list(pairwise(range(len(placed))))):
-            placed[before] = min(placed[before], placed[after] - gap)
-    moved = [0.0] * len(positions)
-    for index, value in zip(order, placed, strict=True):
-        moved[index] = value
-    return moved
+def tick_decimals(marks: Sequence[float]) -> int:
+    """The decimals that tell neighbouring tick marks apart."""
+    step = min((after - before for before, after in pairwise(marks)), default=1.0)
+    return max(0, -math.floor(math.log10(step) + 1e-9))

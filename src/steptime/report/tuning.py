@@ -43,8 +43,10 @@ class Remedy:
 
     @property
     def error(self) -> float | None:
-        """(predicted - measured) / measured seconds saved; None without both, or when nothing was saved."""
-        if self.predicted is None or self.measured is None or self.measured.s <= 0:
+        """(predicted - measured) / measured seconds saved; None without both, or when the measured interval reaches
+        zero (the quotient would be noise).
+        """
+        if self.predicted is None or self.measured is None or self.measured.low_s <= 0:
             return None
         return (self.predicted.s - self.measured.s) / self.measured.s
 
@@ -53,8 +55,9 @@ class Remedy:
 class Loss:
     """One loss of the script over the paired seeds.
 
-    `baseline` and `tuned` are each seed's statistic, `differences` tuned - baseline; `low`..`high` the confidence interval of the
-    mean difference that the equivalence test holds against +-`margin`. All in the loss's own unit; empty or None: not told.
+    `baseline` and `tuned` are each seed's statistic, `difference` the mean of tuned - baseline; `low`..`high` its
+    confidence interval, which the equivalence test holds against +-`margin`. All in the loss's own unit; empty or
+    None: not told.
     """
 
     name: str
