@@ -32,14 +32,14 @@ class Gate:
         self._permit -= 1
         if self._permit > 0:
             return "go"
-        data: Any = sys.modules.get("steptime.agent.apply.data")
-        if data is not None:
-            data.hold()
+        feeding: Any = sys.modules.get("steptime.agent.apply.prefetch")
+        if feeding is not None:
+            feeding.hold()
         try:
             answer = self._ask(step)
         finally:
-            if data is not None:
-                data.release()
+            if feeding is not None:
+                feeding.release()
         if answer.get("stop"):
             return "stop"
         self._permit = int(answer["run"])

@@ -20,11 +20,17 @@ class StepListener(Protocol):
 
     optimizer_steps: int
 
-    def optimizer_begins(self, optimizer: Any) -> None: ...
+    def optimizer_begins(self, optimizer: Any) -> None:
+        """Before the parameters change."""
+        ...
 
-    def optimizer_ends(self, optimizer: Any, skipped: bool) -> None: ...
+    def optimizer_ends(self, optimizer: Any, skipped: bool) -> None:
+        """After they changed, or after a GradScaler decided that they shall not."""
+        ...
 
-    def optimizer_made(self, optimizer: Any) -> None: ...
+    def optimizer_made(self, optimizer: Any) -> None:
+        """The script built an optimizer."""
+        ...
 
 
 def wrap_optimizers(listener: StepListener) -> None:

@@ -23,7 +23,7 @@ class Journal:
         self._descriptor = -1
         self.folder: str | None = None
 
-    def event(self, name: str, **fields: Any) -> None:
+    def event(self, name: str, /, **fields: Any) -> None:
         """Appends `{"event": name, "time_ns": perf_counter_ns, ...}`; a full disk loses the line, not the script."""
         line = json.dumps({"event": name, "time_ns": time.perf_counter_ns(), **fields}, default=str).encode() + b"\n"
         if self._descriptor < 0:

@@ -11,6 +11,7 @@ import time
 from typing import Any
 
 from steptime.agent import hooks, seeds
+from steptime.agent.demand import TraceRequests
 from steptime.agent.ending import stop_process
 from steptime.agent.gate import Gate
 from steptime.agent.guest import ScriptsProfiler
@@ -26,7 +27,6 @@ from steptime.agent.steps import (
     SCRIPTS_PROFILER,
     STACKS,
     TRACED,
-    UNTRACED,
     StepLog,
     StepPattern,
 )
@@ -79,6 +79,7 @@ class Recorder:
         self._gate = Gate(session.gate, session.folder) if session.gate else None
         self._schedule: Schedule | None = None
         self._sampler: StackSampler | None = None
+        self._requests: TraceRequests | None = None
         self._started_ns = clock_ns()
         self._flags = FLAG_SETTLING
         self._backwards = 0
@@ -108,17 +109,20 @@ class Recorder:
                 report(os.path.basename(path), False, repr(problem))
 
     def optimizer_made(self, optimizer: Any) -> None:
+        """The script built an optimizer: its first step begins here."""
         self._started_ns = clock_ns() if self._log is None else self._started_ns
         with contextlib.suppress(Exception):
             self._journal.event("optimizer", type=type(optimizer).__name__, **_facts_of(optimizer))
 
     def optimizer_begins(self, optimizer: Any) -> None:
+        """Before the parameters change."""
         if self._audit is not None and self._active:
             self._audit.optimizer_step(optimizer)
         if self._tracer.running:
             self._tracer.enter("steptime.optimizer")
 
     def optimizer_ends(self, optimizer: Any, skipped: bool) -> None:
+        """After they changed, or after a GradScaler decided that they shall not."""
         now_ns = clock_ns()
         self.optimizer_steps += 1
         if self._tracer.running and not skipped:
@@ -134,6 +138,7 @@ class Recorder:
                 self._give_up(problem)
 
     def backward_begins(self, tensors: Any) -> None:
+        """An outermost backward call; `tensors` are its roots."""
         if not self._active:
             return
         self._backwards += 1
@@ -150,6 +155,7 @@ class Recorder:
             self._tracer.enter("steptime.backward")
 
     def backward_ends(self) -> None:
+        """The gradients are there."""
         if self._tracer.running:
             self._tracer.leave()
 
@@ -171,6 +177,10 @@ class Recorder:
             )
         before = schedule.window
         after = schedule.after_step(now_ns)
+        requests = self._requests
+        if requests is not None and requests.wanted and schedule.idle and not self._profiler.active:
+            schedule.trace_now(requests.taken())
+            after = TRACED
         if before == TRACED or after == TRACED or before != after:
             self._change_window(before, after)
         if self._gate is not None:
@@ -191,7 +201,9 @@ class Recorder:
         if before == TRACED and tracer.running:
             tracer.step_closed(log.count, more=after == TRACED)
             if after != TRACED:
-                tracer.finish()
+                path = tracer.finish()
+                if self._requests is not None:
+                    self._requests.finished(path)
                 self._flags |= FLAG_SETTLING
         elif after == TRACED:
             if self._profiler.active:
@@ -234,6 +246,8 @@ class Recorder:
                 world_size=rank["world_size"],
             )
             self._log = StepLog(os.path.join(folder, "steps.bin"))
+            with contextlib.suppress(OSError):  # a folder too deep for a socket: no traces on demand
+                self._requests = TraceRequests(self._session.folder)
         except OSError as problem:  # a full disk or a read-only folder: the script runs on unmeasured
             self._arming_failed = True
             if os.environ.get("STEPTIME_DEBUG"):
@@ -249,6 +263,8 @@ class Recorder:
         if self._tracer.running:
             self._tracer.discard()
         self._end_sampling()
+        if self._requests is not None:
+            self._requests.close()
         self.losses.flush()
         if self._audit is not None:
             self._audit.write()

@@ -45,6 +45,11 @@ class Schedule:
         self.steps = 0
 
     @property
+    def idle(self) -> bool:
+        """No window waits to be measured: a trace on demand disturbs nothing."""
+        return not self._order
+
+    @property
     def over(self) -> bool:
         """Every window has been measured."""
         return self.window == AFTER

@@ -29,9 +29,9 @@ class SeedCalls:
         @functools.wraps(function)
         def seeded(*args: Any, **kwargs: Any) -> Any:
             name = "seed" if "seed" in kwargs else "a" if "a" in kwargs else None
-            value = args[0] if args else kwargs.get(name) if name else None
+            value: Any = args[0] if args else kwargs.get(name) if name else None
             # torch.manual_seed seeds its generators through other entries here: one call, one offset
-            if self._depth or not hasattr(value, "__index__"):
+            if self._depth or value is None or not hasattr(value, "__index__"):
                 return function(*args, **kwargs)
             self.count += 1
             moved: Any = value
@@ -57,7 +57,7 @@ def patch_random(calls: SeedCalls) -> None:
 
 
 def patch_numpy(calls: SeedCalls) -> None:
-    """numpy's legacy and new entries; called when `numpy.random` has been imported."""
+    """Numpy's legacy and new entries; called when `numpy.random` has been imported."""
     numpy_random: Any = sys.modules["numpy.random"]
     numpy_random.seed = calls.wrap(numpy_random.seed, modulus=UINT32)
     numpy_random.default_rng = calls.wrap(numpy_random.default_rng)
@@ -78,7 +78,7 @@ def patch_numpy(calls: SeedCalls) -> None:
 
 
 def patch_torch(calls: SeedCalls) -> None:
-    """torch's global entries, and generators of the script's own when there is an offset to add."""
+    """Torch's global entries, and generators of the script's own when there is an offset to add."""
     import torch
 
     torch.manual_seed = torch.random.manual_seed = calls.wrap(torch.manual_seed)
@@ -88,7 +88,7 @@ def patch_torch(calls: SeedCalls) -> None:
         return
     original: Any = torch._C.Generator
 
-    class AnyGenerator(type(original)):
+    class AnyGenerator(type):
         def __instancecheck__(cls, instance: Any) -> bool:
             return isinstance(instance, original)
 

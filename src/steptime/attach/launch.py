@@ -94,7 +94,8 @@ def launch(
         spec: what the agent shall do.
         folder: the session folder, made here.
         environment: variables set on top of this process's own (a plan's `process_environment`).
-        stdout, stderr: as `subprocess.Popen` takes them; None passes the command's output through.
+        stdout: as `subprocess.Popen` takes it; None passes the command's output through.
+        stderr: likewise.
         cwd: where the command starts; here when None.
 
     Raises:

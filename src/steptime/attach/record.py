@@ -75,6 +75,8 @@ class SessionRecord:
     unattached: tuple[Unattached, ...]
     torch_processes: int
     """How many processes below the command were seen with torch loaded (a short one can be missed)."""
+    escaped: tuple[str, ...]
+    """Files written outside the overlay although the session redirects writes."""
     dropped: list[str]
     """What could not be read, one line each."""
 
@@ -104,6 +106,9 @@ def read_session(folder: Path) -> SessionRecord:
         ranks=tuple(ranks),
         unattached=tuple(Unattached(**item) for item in watch.get("unattached", ())),
         torch_processes=watch.get("torch_processes", 0),
+        escaped=tuple(
+            sorted({line for path in folder.glob("escaped-*.txt") for line in path.read_text().splitlines()})
+        ),
         dropped=dropped,
     )
 

@@ -1,0 +1,47 @@
+"""`steptime attach PID`: where a running job is now."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+
+    @app.command("attach")
+    def attach(
+        pid: Annotated[
+            int | None, typer.Argument(help="any process of the job: its launcher or one of its ranks")
+        ] = None,
+        trace: Annotated[int, typer.Option(help="trace so many steps (a job started under steptime)")] = 0,
+        as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+        install_pth: Annotated[str, typer.Option(help="arm jobs of this Python through a .pth")] = "",
+        remove_pth: Annotated[str, typer.Option(help="take that .pth away again")] = "",
+    ) -> None:
+        """Say where a running job's host is now: stacks, memory, threads of all its ranks on this node."""
+        from steptime.errors import SteptimeError
+
+        if install_pth or remove_pth:
+            from steptime.attach import pth
+
+            if install_pth:
+                typer.echo(f"installed {pth.install_pth(install_pth)}")
+            else:
+                typer.echo("removed" if pth.remove_pth(remove_pth) else "it was not there")
+            return
+        if pid is None:
+            raise SteptimeError("no process was named", mend="steptime attach PID")
+        if trace:
+            from steptime.attach.demand import trace_on_demand
+
+            path = trace_on_demand(pid, trace)
+            typer.echo(json.dumps({"trace": str(path)}) if as_json else str(path))
+            return
+        from steptime.attach.running import look_at
+        from steptime.attach.telling import tell
+
+        job = look_at(pid)
+        typer.echo(json.dumps(job.to_json(), indent=1) if as_json else tell(job))
