@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import io
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,9 +50,8 @@ class _Script:
 
     def offset(self, line: int, column: int) -> int:
         """Character offset of a position of the tree; its columns count UTF-8 bytes."""
-        before = self.text.splitlines(keepends=True)[: line - 1]
-        current = self.text.splitlines(keepends=True)[line - 1]
-        return sum(map(len, before)) + len(current.encode()[:column].decode())
+        lines = _lines(self.text)
+        return sum(map(len, lines[: line - 1])) + len(lines[line - 1].encode()[:column].decode())
 
     def add_keyword(self, call: ast.Call, name: str, value: str) -> None:
         """`f(a)` becomes `f(a, name=value)`, before the closing bracket and after a trailing comma if there is one."""
@@ -79,9 +79,7 @@ def unified_diff(script: Path, plan: Plan) -> str | None:
     before, after, _ = _edited(script, plan)
     if after == before:
         return None
-    lines = difflib.unified_diff(
-        before.splitlines(keepends=True), after.splitlines(keepends=True), f"a/{script.name}", f"b/{script.name}"
-    )
+    lines = difflib.unified_diff(_lines(before), _lines(after), f"a/{script.name}", f"b/{script.name}")
     return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
 
@@ -96,7 +94,7 @@ def what_remains(script: Path, plan: Plan) -> dict[str, str]:
 
 def _edited(path: Path, plan: Plan) -> tuple[str, str, dict[str, str]]:
     try:
-        text = path.read_text("utf-8")
+        text = path.read_bytes().decode("utf-8")  # as it is: CRLF stays CRLF
         tree = ast.parse(text)
     except OSError as error:
         raise SteptimeError(f"cannot be read ({error.strerror})", where=str(path)) from None
@@ -124,7 +122,7 @@ def _applied(script: _Script) -> str:
     text = script.text
     newline = "\r\n" if "\r\n" in text else "\n"
     starts = [0]
-    for line in text.splitlines(keepends=True):
+    for line in _lines(text):
         starts.append(starts[-1] + len(line))
     edits = list(script.inserts)
     edits += [(starts[number], added.replace("\n", newline)) for number, added in script.lines]
@@ -134,6 +132,11 @@ def _applied(script: _Script) -> str:
             added = newline + added
         text = text[:offset] + added + text[offset:]
     return text
+
+
+def _lines(text: str) -> list[str]:
+    """Lines as Python's parser counts them, with their ends; `str.splitlines` would split at form feeds too."""
+    return list(io.StringIO(text, newline=""))
 
 
 def _imported(tree: ast.Module) -> dict[str, str]:
@@ -267,7 +270,7 @@ def _compiler(script: _Script, value: str) -> str | None:
     assignment, name, _ = found
     # in place: torch.compile(model) would put _orig_mod. in front of every name of the state_dict
     argument = "" if value == "default" else f'mode="{value}"'
-    line = script.text.splitlines()[assignment.lineno - 1]
+    line = _lines(script.text)[assignment.lineno - 1]
     indent = line[: len(line) - len(line.lstrip())]
     script.lines.append((assignment.end_lineno or 0, f"{indent}{name}.compile({argument})\n"))
     return None
@@ -296,7 +299,7 @@ def _autocast(script: _Script, value: str) -> str | None:
     call = next(one for one in _call_names(statement.value) if isinstance(one.func, ast.Name) and one.func.id == name)
     if statement.value is not call and not _is_loss(statement.value):
         return f"the call of {name} is inside a larger expression"
-    line = script.text.splitlines()[statement.lineno - 1]
+    line = _lines(script.text)[statement.lineno - 1]
     if line.strip() != ast.get_source_segment(script.text, statement):
         return f"the line that calls {name} holds more than that"
     indent = line[: len(line) - len(line.lstrip())]

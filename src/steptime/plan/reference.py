@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from steptime.plan.plan import Plan
 
 BEGIN, END = "<!-- generated: fields -->", "<!-- end of generated -->"
@@ -37,3 +39,8 @@ def _default(value: object) -> str:
     if value is None:
         return "unset"
     return {True: "true", False: "false"}[value] if isinstance(value, bool) else f"{value}"
+
+
+def write(page: Path) -> None:
+    """Writes the reference in `page` anew."""
+    page.write_text(with_reference(page.read_text("utf-8")), "utf-8")
