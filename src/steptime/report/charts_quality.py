@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from markupsafe import Markup
 
 from steptime.report import numbers, svg
@@ -22,12 +24,23 @@ def difference_text(loss: Loss) -> str:
     return numbers.signed_text(f"{loss.difference:.{places}f}{numbers.NBSP}{ends}, margin ±{loss.margin:.{places}f}")
 
 
+def finite_pairs(loss: Loss) -> list[tuple[int, float, float]]:
+    """Seed, loss before, loss after, of the pairs in which both are finite."""
+    pairs = list(zip(loss.baseline, loss.tuned, strict=False))
+    seeds = loss.seeds if len(loss.seeds) == len(pairs) else tuple(range(1, len(pairs) + 1))
+    return [
+        (seed, before, after)
+        for seed, (before, after) in zip(seeds, pairs, strict=True)
+        if math.isfinite(before) and math.isfinite(after)
+    ]
+
+
 def paired_seeds(loss: Loss, width: float) -> Markup:
     """One row a seed: the unchanged script's loss (ring) and the tuned one's (dot), joined."""
-    pairs = list(zip(loss.baseline, loss.tuned, strict=False))
-    if not pairs:
+    rows = finite_pairs(loss)
+    if not rows:
         return Markup("")
-    seeds = loss.seeds if len(loss.seeds) == len(pairs) else tuple(range(1, len(pairs) + 1))
+    seeds, pairs = [seed for seed, _, _ in rows], [(before, after) for _, before, after in rows]
     values = [value for pair in pairs for value in pair]
     low, high = min(values), max(values)
     pad = 0.08 * ((high - low) or abs(high) or 1.0)
@@ -92,7 +105,7 @@ def equivalence(loss: Loss, width: float) -> Markup:
         svg.text(
             middle,
             bottom + 34,
-            "mean difference, after − before; the band is the margin",
+            "after − before, mean; the band is the margin",
             anchor="middle",
             class_="soft",
         )

@@ -21,6 +21,8 @@ Box: TypeAlias = tuple[float, float, float, float]
 """Left, top, right, bottom in px."""
 _SAME_PLACE_PX = 70.0
 """Circles of one name closer than this share one label."""
+MOST_POINTS = 120
+"""So many ops are drawn, the longest; a step may have thousands, and the rest would be dust."""
 _LABELLED = 10
 """So many ops, the longest first, get their name beside them where there is room."""
 
@@ -38,7 +40,7 @@ class Point:
 
 def points(ops: Sequence[OpRow], ceilings: Sequence[Utilisation]) -> list[Point]:
     """The ops with a FLOP formula, bytes and time, longest first, each against the ceilings of its own dtype."""
-    by_dtype = {row.dtype: row for row in ceilings}
+    by_dtype = {row.dtype: row for row in ceilings if row.work == "arithmetic"}
     found = []
     for op in ops:
         if not op.flops or not op.bytes or op.self_ns <= 0:
@@ -76,7 +78,7 @@ class _Frame:
 
 def roofline(ops: Sequence[OpRow], ceilings: Sequence[Utilisation], width: float, step_ns: int) -> Markup:
     """Log-log: FLOP per byte across, FLOP/s up; an op's area is its time in the step, its colour its group."""
-    shown = points(ops, ceilings)
+    shown = points(ops, ceilings)[:MOST_POINTS]
     if not shown:
         return Markup("")
     frame = _frame(shown, ceilings, width)
@@ -155,7 +157,14 @@ def _ceilings(frame: _Frame, ceilings: Sequence[Utilisation], taken: list[Box]) 
     drawn, labels = [], []
     low_x, high_x = 10.0**frame.x_low, 10.0**frame.x_high
     bandwidths = sorted({row.ceiling_bytes_per_s for row in ceilings if row.ceiling_bytes_per_s})
-    roofs = sorted({(row.ceiling_flops_per_s, row.dtype) for row in ceilings if row.ceiling_flops_per_s}, reverse=True)
+    roofs = sorted(
+        {
+            (row.ceiling_flops_per_s, row.dtype)
+            for row in ceilings
+            if row.work == "arithmetic" and row.ceiling_flops_per_s
+        },
+        reverse=True,
+    )
     highest = roofs[0][0] if roofs else 10.0**frame.y_high
     for peak, dtype in roofs:
         start = max(low_x, peak / bandwidths[-1]) if bandwidths else low_x

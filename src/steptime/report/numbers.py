@@ -18,7 +18,8 @@ def decimals(value: float) -> int:
     """The decimals that leave three significant digits of `value`."""
     if value == 0 or not math.isfinite(value):
         return 0
-    return max(0, 2 - math.floor(math.log10(abs(value))))
+    # of the rounded value, so that 0.99996 has as many as the 1.00 it is written as
+    return max(0, 2 - math.floor(math.log10(float(f"{abs(value):.3g}"))))
 
 
 def plain(value: float) -> str:

@@ -38,7 +38,7 @@ DARK: Mapping[str, str] = {
     "reduction": "#8b9a3c",
     "random": "#de8190",
     "embedding": "#cb74bc",
-    "optimizer": "#c2588e",
+    "optimizer": "#cd6a9c",
     "copy": "#8aa1b8",
     "other": "#9d9d98",
     "exposed-communication": "#e8772a",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from steptime.explain import Explanation, RankRow
 from steptime.report import numbers
 from steptime.report.blocks import Absent, Block, Column, Heading, Row, Section, Table, TableBlock, Text, figure, table
-from steptime.report.charts_roofline import points, roofline
+from steptime.report.charts_roofline import MOST_POINTS, points, roofline
 
 _NO_CEILINGS = (
     "This machine's ceilings are not known, so nothing says how far the ops are from them: run steptime probe."
@@ -26,6 +26,8 @@ def roofline_section(explanation: Explanation | None) -> Section | None:
     drawn_ns = sum(point.op.self_ns for point in found)
     bound = {side: sum(p.op.self_ns for p in found if p.side == side) for side in ("compute", "memory")}
     said = f"Ops with a FLOP formula take {numbers.share(drawn_ns, step)} of the step; the rest is not in this picture."
+    if len(found) > MOST_POINTS:
+        said += f" The {MOST_POINTS} longest of {len(found)} are drawn."
     if any(bound.values()):
         said += (
             f" Of the step, {numbers.share(bound['compute'], step)} is under the flat roof (compute-bound ops) and "
@@ -33,9 +35,9 @@ def roofline_section(explanation: Explanation | None) -> Section | None:
         )
     blocks.append(Text(said))
     caption = (
-        "Each circle is an op with its input shapes, its area the time it takes in the step, its colour its group. The "
-        "roofs are what steptime probe measured here. Bytes are inputs and outputs, each moved once: an op whose operands "
-        "stay in a cache can stand above the slope."
+        "Each circle is an op with its input shapes, its area the time it takes in the step, its colour its group. "
+        "The roofs are what steptime probe measured here. Bytes are inputs and outputs, each moved once: an op whose "
+        "operands stay in a cache can stand above the slope."
     )
     blocks.append(figure(lambda width: roofline(explanation.ops, explanation.utilisation, width, step), caption))
     if not any(row.ceiling_flops_per_s for row in explanation.utilisation):
@@ -51,8 +53,8 @@ def utilisation_section(explanation: Explanation | None) -> Section | None:
     if explanation.mfu is not None:
         blocks.append(
             Text(
-                f"Model FLOP utilisation (MFU): {numbers.percent(explanation.mfu)} of the ceiling of the dtype that does "
-                "most of the FLOPs, over the whole step."
+                f"Model FLOP utilisation (MFU): {numbers.percent(explanation.mfu)}. At the measured ceilings the "
+                "step's FLOPs would take that share of its time."
             )
         )
     else:
@@ -70,6 +72,7 @@ def _by_dtype(explanation: Explanation) -> Table:
         Row(
             cells=(
                 row.dtype,
+                row.work,
                 numbers.si(row.flops, "FLOP"),
                 numbers.duration(row.compute_ns),
                 numbers.si(row.achieved_flops_per_s, "FLOP/s"),
@@ -95,7 +98,12 @@ def _by_dtype(explanation: Explanation) -> Table:
         "ceiling",
         "FLOP per byte",
     )
-    columns = [Column(head="dtype"), *(Column(head=head, number=True) for head in heads), Column(head="bound by")]
+    columns = [
+        Column(head="dtype"),
+        Column(head="work"),
+        *(Column(head=head, number=True) for head in heads),
+        Column(head="bound by"),
+    ]
     return table("Utilisation by dtype", columns, rows)
 
 

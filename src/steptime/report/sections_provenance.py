@@ -28,12 +28,12 @@ _STEP = (
     ),
     (
         "interval of a cell",
-        "spread of the untraced steps, and the two extreme ways of sharing out the overhead of tracing; a sum's interval "
-        "is the sum of the ends",
+        "spread of the untraced steps, and the two extreme ways of sharing out the overhead of tracing; "
+        "a sum's interval is the sum of the ends",
     ),
     ("self time", "time in an op without the ops it calls, per step, overhead of tracing taken out"),
     ("FLOP", "from the op's formula and its input shapes, 2 per multiply-add; a dash where no formula is known"),
-    ("MFU", "FLOPs of the step / step time / the measured FLOP/s ceiling of the dtype that does most of them"),
+    ("MFU", "sum over dtypes of (FLOPs of the step / measured FLOP/s ceiling) / step time"),
     ("bound by", "memory where bandwidth × FLOP per byte is below the dtype's ceiling, compute elsewhere"),
 )
 _TUNING = (

@@ -249,10 +249,10 @@ def ops_section(explanation: Explanation | None) -> Section | None:
         blocks.append(Heading("Idle time by cause"))
         blocks.append(TableBlock(_gaps_table(explanation)))
     if explanation.stacks:
-        blocks.append(Heading("Hottest Python lines outside of ops"))
+        blocks.append(Heading("Lines of the script in which the stack samples fall"))
         rows = [Row(cells=(line, numbers.percent(part))) for line, part in explanation.stacks[:_MOST_LINES]]
         columns = [Column(head="line", code=True, wide=True), Column(head="share of samples", number=True)]
-        blocks.append(TableBlock(table("Hottest Python lines", columns, rows)))
+        blocks.append(TableBlock(table("Lines of the script", columns, rows)))
     return Section(id="ops", title="Top ops", blocks=tuple(blocks))
 
 

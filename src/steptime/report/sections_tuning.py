@@ -7,7 +7,7 @@ from typing import Any
 
 from steptime.report import numbers
 from steptime.report.blocks import Absent, Block, Heading, Note, Pairs, RemedyLine, RemedyList, Section, Text, figure
-from steptime.report.charts_quality import difference_text, equivalence, paired_seeds
+from steptime.report.charts_quality import difference_text, equivalence, finite_pairs, paired_seeds
 from steptime.report.charts_remedies import remedy_dots
 from steptime.report.tuning import Loss, Remedy, Tuning
 
@@ -75,7 +75,12 @@ def _loss_blocks(loss: Loss, *, alone: bool) -> list[Block]:
     if not alone or loss.verdict:
         blocks.append(Heading(f"{loss.name}: {loss.verdict}" if loss.verdict else loss.name))
     if loss.baseline and loss.tuned:
-        blocks.append(figure(lambda width: paired_seeds(loss, width)))
+        whole = finite_pairs(loss)
+        if whole:
+            blocks.append(figure(lambda width: paired_seeds(loss, width)))
+        lost = min(len(loss.baseline), len(loss.tuned)) - len(whole)
+        if lost:
+            blocks.append(Absent(f"{lost} pairs are not drawn: a loss in them is not a finite number."))
     if loss.margin is not None and loss.difference is not None and loss.low is not None and loss.high is not None:
         inside = -loss.margin < loss.low and loss.high < loss.margin
         said = "lies inside the margin: equivalent" if inside else "reaches beyond the margin: equivalence is not shown"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -133,11 +134,17 @@ def _number(value: object) -> float | None:
     return None if value is None else float(value)  # type: ignore[arg-type]  # float() says what it cannot read
 
 
+def _finite(value: object) -> float | None:
+    """A NaN or an infinity says as little as a missing number, and cannot be drawn."""
+    number = _number(value)
+    return number if number is not None and math.isfinite(number) else None
+
+
 def _estimate(item: Mapping[str, Any], point: str, low: str, high: str) -> Estimate | None:
-    value = _number(item.get(point))
+    value = _finite(item.get(point))
     if value is None:
         return None
-    ends = [_number(item.get(key)) for key in (low, high)]
+    ends = [_finite(item.get(key)) for key in (low, high)]
     return Estimate(s=value, low_s=value if ends[0] is None else ends[0], high_s=value if ends[1] is None else ends[1])
 
 
@@ -170,10 +177,10 @@ def _loss(name: str, item: Mapping[str, Any]) -> Loss:
         seeds=tuple(int(seed) for seed in item.get("seeds") or ()),
         baseline=tuple(float(value) for value in item.get("baseline") or ()),
         tuned=tuple(float(value) for value in item.get("tuned") or ()),
-        difference=_number(item.get("difference")),
-        low=_number(item.get("low")),
-        high=_number(item.get("high")),
-        margin=_number(item.get("margin")),
+        difference=_finite(item.get("difference")),
+        low=_finite(item.get("low")),
+        high=_finite(item.get("high")),
+        margin=_finite(item.get("margin")),
         facts={key: value for key, value in item.items() if key not in series},
     )
 
