@@ -97,10 +97,12 @@ class Ledger:
         step_high_s: float | None = None,
         seeds: Mapping[str, Any] | None = None,
         plan: Mapping[str, Any] | None = None,
+        hardware: str | None = None,
     ) -> None:
         """Write how a run ended, with what became known meanwhile; a None leaves what stands."""
         known = {"exit_code": exit_code, "step_s": step_s, "step_low_s": step_low_s, "step_high_s": step_high_s}
         known |= {"seeds": None if seeds is None else dict(seeds), "plan": None if plan is None else dict(plan)}
+        known["hardware"] = hardware
         with self._writing() as session:
             row = self._get(session, RunRow, run_id)
             row.status = status

@@ -1,0 +1,42 @@
+"""The machine: what its maker says (Device), what this process may use of it (Machine), what it was measured to do.
+
+calibration = load_calibration() or probe(quick=True)
+peak = calibration.ceiling("matmul.fp32.flops_per_s")
+"""
+
+from steptime.hardware.calibration import (
+    Calibration,
+    Measured,
+    Refused,
+    fingerprint,
+    load_calibration,
+    read_calibration,
+    save_calibration,
+)
+from steptime.hardware.catalog import cpu_device, find_device, load_catalog
+from steptime.hardware.device import Device, Dtype, Figure, IsaPath, best_path, peak_flops_per_s
+from steptime.hardware.machine import Machine, cpu_quota, look_at_machine
+from steptime.hardware.measure import probe
+
+__all__ = [
+    "Calibration",
+    "Device",
+    "Dtype",
+    "Figure",
+    "IsaPath",
+    "Machine",
+    "Measured",
+    "Refused",
+    "best_path",
+    "cpu_device",
+    "cpu_quota",
+    "find_device",
+    "fingerprint",
+    "load_calibration",
+    "load_catalog",
+    "look_at_machine",
+    "peak_flops_per_s",
+    "probe",
+    "read_calibration",
+    "save_calibration",
+]
