@@ -1,0 +1,147 @@
+"""`Evidence`: the explained step as the remedies see it: items with a time, which a kept remedy makes smaller."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from steptime.explain.explanation import Explanation
+
+PARALLEL_GRAIN = 32768
+"""Elements below which torch runs an elementwise CPU op on one thread (at::internal::GRAIN_SIZE)."""
+
+Claims = tuple[tuple[int, float], ...]
+"""What a remedy takes away: (index into `Evidence.items`, share of the item's time that goes)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Item:
+    """One share of the step: all calls of an op at one shape, a cause of idleness, or exposed communication or copy.
+
+    `kind` is "op", "idle", "exposed_communication" or "exposed_copy"; `name` the op, the cause or the collective.
+    Times are nanoseconds a step.
+    """
+
+    kind: str
+    name: str
+    group: str
+    phase: str
+    ns: float
+    calls: float = 0.0
+    shapes: tuple[tuple[int, ...], ...] = ()
+    dtype: str = ""
+    caller: str = ""
+    bytes: int | None = None
+    source: str = ""
+
+    @property
+    def elements(self) -> int:
+        """Elements of the largest tensor input."""
+        return max((math.prod(shape) for shape in self.shapes), default=0)
+
+    @property
+    def serial(self) -> bool:
+        """Whether torch keeps it on one thread: random numbers (one Mersenne twister) and small tensors."""
+        return self.kind != "op" or self.group == "random" or self.elements < PARALLEL_GRAIN
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """The step that predictions start from: `items` sum to `step_ns`.
+
+    Args:
+        cores: logical CPUs that one rank has for itself.
+        threads: intra-op threads of the process.
+        contention: how much slower ops run in the step than alone in a micro-measurement (cold caches, other
+            threads); 1 until the first comparison was possible.
+        facts: what else is known: `device`, `world_size`, `optimizers`, `loader`, `framework`, `torch`, `python`.
+    """
+
+    step_ns: float
+    items: tuple[Item, ...]
+    cores: int
+    threads: int
+    contention: float = 1.0
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    def where(self, test: Callable[[Item], bool]) -> list[tuple[int, Item]]:
+        """The items that pass `test`, with their indices."""
+        return [(i, item) for i, item in enumerate(self.items) if test(item)]
+
+    def after(self, claims: Claims, *, step_ns: float) -> Evidence:
+        """The step that is left when `claims` are gone and `step_ns` was measured; the rest is scaled to sum to it."""
+        ns = [item.ns for item in self.items]
+        for index, share in claims:
+            ns[index] *= 1 - min(max(share, 0.0), 1.0)
+        left = sum(ns)
+        scale = step_ns / left if left else 0.0
+        items = tuple(replace(item, ns=value * scale) for item, value in zip(self.items, ns, strict=True))
+        return replace(self, step_ns=step_ns, items=items)
+
+
+def evidence_of(explanation: Explanation, *, cores: int, python: str = "") -> Evidence:
+    """The evidence in an explanation.
+
+    Args:
+        explanation: of any script.
+        cores: logical CPUs of the whole job on this node; they are shared out to its ranks.
+        python: the script's interpreter.
+    """
+    facts = explanation.facts
+    items: list[Item] = [
+        Item(
+            kind="op",
+            name=row.name,
+            group=row.group,
+            phase=row.phase,
+            ns=float(row.self_ns),
+            calls=row.calls_per_step,
+            shapes=tuple(tuple(shape) for shape in row.shapes),
+            dtype=row.dtype,
+            caller=row.caller,
+            bytes=row.bytes,
+            source=row.source,
+        )
+        for row in explanation.ops
+        if row.resource == "compute"
+    ]
+    items += [
+        Item(kind="idle", name=gap.cause, group="idle", phase=gap.phase, ns=float(gap.ns), calls=gap.calls_per_step,
+             source=gap.source)
+        for gap in explanation.gaps
+    ]  # fmt: skip
+    items += [
+        Item(kind=cell.resource, name=cell.group, group=cell.group, phase=cell.phase, ns=float(cell.ns))
+        for cell in explanation.corrected
+        if cell.resource.startswith("exposed_")
+    ]
+    step_ns = float(explanation.step.median_ns)
+    # the tables may leave out small rows; what is missing belongs to no remedy
+    rest = step_ns - sum(item.ns for item in items)
+    if rest > 0:
+        items.append(Item(kind="idle", name="other", group="idle", phase="other", ns=rest))
+    ranks = max(facts.world_size, 1)
+    each = max(cores // ranks, 1)
+    return Evidence(
+        step_ns=step_ns,
+        items=tuple(items),
+        cores=each,
+        threads=facts.threads or each,
+        facts={
+            "device": facts.device or "cpu",
+            "world_size": facts.world_size,
+            "optimizers": facts.optimizers,
+            "loader": facts.loader,
+            "framework": facts.framework,
+            "torch": facts.torch,
+            "process": facts.process,
+            "python": python,
+        },
+    )
+
+
+def total(found: Iterable[tuple[int, Item]]) -> float:
+    """Nanoseconds a step of the items found."""
+    return sum(item.ns for _, item in found)

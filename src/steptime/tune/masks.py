@@ -1,0 +1,55 @@
+"""Runs in the script's process, after a plan was applied (`extra` of session.json): judges the masks of dropout.
+
+Takes `torch.nn.functional.dropout` and the dropout inside `scaled_dot_product_attention` as the script will find
+them, and reports "masks". The default generator is left as it was.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+P = 0.1
+
+
+def apply(report: Callable[[str, bool, str], None]) -> None:
+    """Reports ("masks", whether all masks are right, which are not and why)."""
+    import torch
+
+    # `import steptime...` would be another steptime where the script has one; the agent's is loaded already
+    from steptime.kernels.dropout.distribution import check_masks
+
+    state = torch.get_rng_state()
+    try:
+        judged = {
+            "dropout": check_masks(_dropout, P, (64, 50, 64), 4),
+            "nn.Dropout": check_masks(_module, P, (64, 50, 64), 4),
+            "attention's dropout": check_masks(_attention, P, (16, 4, 64, 64), 4),
+        }
+    finally:
+        torch.set_rng_state(state)
+    wrong = [f"{name}: {', '.join(found.reasons)}" for name, found in judged.items() if not found.ok]
+    report("masks", not wrong, "; ".join(wrong) or "rate, independence and scale of the masks are right")
+
+
+def _dropout(x, p):  # noqa: ANN001, ANN202 - torch is imported inside functions only
+    import torch
+
+    return torch.nn.functional.dropout(x, p, True)
+
+
+def _module(x, p):  # noqa: ANN001, ANN202
+    import torch
+
+    return torch.nn.Dropout(p)(x)
+
+
+def _attention(x, p):  # noqa: ANN001, ANN202
+    """The masks of attention made visible: equal scores give weights 1/S, and values S * I return them elementwise."""
+    import torch
+
+    s = x.shape[-1]
+    zeros = torch.zeros(*x.shape[:-1], s)
+    values = (torch.eye(s) * s).expand(*x.shape[:-2], s, s).contiguous()
+    out = torch.nn.functional.scaled_dot_product_attention(zeros, zeros * (1 / math.sqrt(s)), values, dropout_p=p)
+    return out * x
