@@ -1,8 +1,14 @@
-"""Where a step's time goes: the Breakdown, the ops, the gaps, utilisation, and the Explanation that holds them."""
+"""Where a step's time goes: the Breakdown, the ops, the gaps, utilisation, and the Explanation that holds them.
+
+explanation = explain_session(read_session(folder), calibration)
+explanation.ns(group="random", phase="forward")
+"""
 
 from __future__ import annotations
 
+from steptime.explain.breakdown import break_down
 from steptime.explain.cells import CAUSES, GROUPS, PHASES, RESOURCES, Breakdown, Cell
+from steptime.explain.compose import explain_session, explain_trace
 from steptime.explain.explanation import (
     CorrectedCell,
     Explanation,
@@ -13,6 +19,7 @@ from steptime.explain.explanation import (
     StepTime,
     Utilisation,
 )
+from steptime.explain.render import render
 
 __all__ = [
     "CAUSES",
@@ -29,4 +36,8 @@ __all__ = [
     "RankRow",
     "StepTime",
     "Utilisation",
+    "break_down",
+    "explain_session",
+    "explain_trace",
+    "render",
 ]

@@ -73,7 +73,7 @@ def _assemble(
     moment, step = np.where(moment[inside] < 0, OTHER, moment[inside]), step[inside]
     busy = cut.owner != NOBODY
     resource = np.where(busy, resource_of[cut.owner], IDLE).astype(np.int8)
-    phase = moment if phase_of is None else np.where(busy & (phase_of[cut.owner] >= 0), phase_of[cut.owner], moment)
+    phase = moment if phase_of is None else np.where(busy, phase_of[cut.owner], moment)
     text = np.where(busy, label_of[cut.owner], "")
     idle = np.flatnonzero(~busy)
     has_device = bool(host.timeline.on_device.any())
@@ -176,18 +176,18 @@ def _device_owners(
     segments = own(t.start_ns[device], t.end_ns[device], IDLE - resource[device].astype(np.int64), _hull(windows))
     owner = np.append(device, NOBODY)[segments.owner]
     segments = _hull_cut(Segments(start_ns=segments.start_ns, end_ns=segments.end_ns, owner=owner), windows)
-    launches = host.launch_of_device_events()
+    launches = host.launch
     linked = launches >= 0
-    phase = np.full(len(t), -1, np.int64)
+    phase = np.full(len(t), OTHER, np.int64)
     phase[linked] = phases.owner_at(t.start_ns[launches[linked]])
-    backward = np.append(inside_backward(host), False)
+    backward = np.append(host.below_backward | host.is_backward_op, False)
     phase[linked & backward[launches]] = BACKWARD
     groups = op_groups(host, phases)
     label = np.full(len(t), "", object)
     for event in device.tolist():
         name = t.text(event)
         if resource[event] == COMMUNICATION:
-            label[event] = collective_of(name)
+            label[event] = _collective(host, event, int(launches[event]))
         elif resource[event] == COPY:
             label[event] = copy_of(name)
         else:
@@ -197,13 +197,13 @@ def _device_owners(
     return segments, resource, label, phase
 
 
-def inside_backward(host: Host) -> NDArray[np.bool_]:
-    """Events that autograd called, on whatever thread."""
-    backward = host.is_backward_op.tolist()
-    for event, parent in enumerate(host.parent.tolist()):
-        if parent >= 0 and backward[parent]:
-            backward[event] = True
-    return np.array(backward, bool)
+def _collective(host: Host, event: int, launch: int) -> str:
+    """The collective of a kernel: by its name, else by the ops around its launch (RCCL's kernels are all "Generic")."""
+    plain = collective_of(host.timeline.text(event))
+    while plain == "other" and launch >= 0:
+        plain = collective_of(host.timeline.text(launch))
+        launch = int(host.parent[launch])
+    return plain
 
 
 def op_groups(host: Host, phases: Segments) -> list[str]:

@@ -48,8 +48,8 @@ class Cell:
     """One exclusive share of the window.
 
     `group` is one of GROUPS for compute, one of CAUSES for idle, and names the operation for the exposed resources
-    ("all_reduce", "host_to_device"). `ns` is the time over all steps of the window, `events` the number of trace events that
-    are charged to the cell: what the overhead of tracing is proportional to.
+    ("all_reduce", "host_to_device"). `ns` is the time over all steps of the window, `events` the number of trace events
+    whose recording the cell paid for: what the overhead of tracing is proportional to.
     """
 
     resource: str
@@ -96,7 +96,7 @@ class Breakdown:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """`total_ns` and the cells' `ns` are over all `steps`; `step_ns` is their mean. Read back by msgspec.convert."""
+        """`total_ns` and the cells' `ns` are over all `steps`; `step_ns` is the mean. msgspec.convert reads it back."""
         return {
             "total_ns": self.total_ns,
             "steps": self.steps,

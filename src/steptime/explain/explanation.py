@@ -92,11 +92,13 @@ class Gap:
 class Utilisation:
     """What the ops of one dtype achieved against this machine's ceilings.
 
-    `flops` and `bytes` are per step, `compute_ns` is the corrected time of the ops that have a FLOP formula.
+    `work` is "arithmetic" (ops with a FLOP formula) or "streaming" (the others, which only move bytes; flops 0).
+    `flops` and `bytes` are per step, `compute_ns` is the corrected time of these ops.
     `ceiling_*` come from `steptime probe` (None: not probed). `intensity` is FLOPs per byte; `ridge` the intensity at
     which the two ceilings meet; `side` is "compute" or "memory" (None without ceilings).
     """
 
+    work: str
     dtype: str
     flops: int
     bytes: int
@@ -147,8 +149,9 @@ class Explanation:
 
     `breakdown` is the traced truth of the reference rank (it sums exactly); `corrected` is what predictions use: the
     same cells with the tracing overhead taken out, summing to `step.median_ns`. `inflation` = traced / untraced step
-    (None when only a trace is known). `mfu` = flops of the step / step time / the ceiling of the dtype with the most
-    FLOPs (None without ceiling or formula). `stacks` are the hottest Python lines outside of ops: (line, share).
+    (None when only a trace is known). `mfu` = sum over dtypes of (model FLOPs / ceiling FLOP/s) / step time (None
+    without ceiling or formula). `stacks`: (the innermost line of the user's own code, share of the samples).
+    `quality` describes the trace: what was read and what was left out.
     """
 
     step: StepTime

@@ -65,7 +65,7 @@ def device_causes(
     t = host.timeline
     device = np.flatnonzero(t.on_device)  # ordered by start
     starts = t.start_ns[device]
-    launches = host.launch_of_device_events()
+    launches = host.launch
     if not len(pieces.start_ns):
         return np.empty(0, object), np.empty(0, np.int64), pieces, np.empty(0, np.int64)
     lanes = sorted({host.training_lane, *t.lane[launches[launches >= 0]].tolist()} - {-1})
@@ -134,3 +134,31 @@ def _labels_at(activity: tuple[Segments, list[str]] | None, times_ns: Int64s) ->
         return np.full(len(times_ns), "", object)
     segments, causes = activity
     return np.array([*causes, ""], object)[segments.owner_at(times_ns)]
+
+
+def gap_sources(host: Host, pieces: Segments, before: Int64s, after: Int64s) -> list[str]:
+    """A name for each idle piece: its innermost Python function, else the ops on both sides of it.
+
+    `before` and `after`: the events that own the neighbouring pieces, -1 for none.
+    """
+    t = host.timeline
+    python = np.flatnonzero((t.kind == EventKind.PYTHON) & (t.lane == host.training_lane))
+    names = []
+    at = np.full(len(pieces.start_ns), NOBODY, np.int64)
+    if len(python) and len(pieces.start_ns):
+        window = (int(pieces.start_ns[0]), int(pieces.end_ns[-1]))
+        owners = own(t.start_ns[python], t.end_ns[python], np.zeros(len(python), np.int64), window)
+        at = np.append(python, NOBODY)[owners.owner_at(pieces.start_ns + (pieces.end_ns - pieces.start_ns) // 2)]
+    for inner, left, right in zip(at.tolist(), before.tolist(), after.tolist(), strict=True):
+        if inner >= 0:
+            names.append(t.text(inner))
+        else:
+            names.append(" -> ".join(part for part in (_outer(host, left), _outer(host, right)) if part))
+    return names
+
+
+def _outer(host: Host, event: int) -> str:
+    if event < 0:
+        return "..."
+    caller = int(host.caller[event])
+    return host.timeline.text(caller if caller >= 0 else event).removeprefix("aten::")[:60]

@@ -6,31 +6,46 @@ import re
 from functools import cache
 
 _WORDS = {
-    "matmul": """mm bmm addmm baddbmm addbmm matmul linear einsum mv addmv dot addr outer int_mm scaled_mm mkldnn_linear
-        mkldnn_mm tensordot chain_matmul mkl_linear weight_int8pack_mm""",
-    "normalisation": """softmax log_softmax safe_softmax layer_norm native_layer_norm batch_norm native_batch_norm group_norm
-        native_group_norm rms_norm fused_rms_norm instance_norm cudnn_batch_norm miopen_batch_norm batch_norm_impl_index
-        mkldnn_batch_norm""",
-    "reduction": """sum mean max min amax amin any all prod var std var_mean std_mean argmax argmin topk sort cumsum cumprod
+    "matmul": """
+        mm bmm addmm baddbmm addbmm matmul linear einsum mv addmv dot addr outer int_mm scaled_mm mkldnn_linear
+        mkldnn_mm tensordot chain_matmul mkl_linear weight_int8pack_mm
+    """,
+    "normalisation": """
+        softmax log_softmax safe_softmax layer_norm native_layer_norm batch_norm native_batch_norm group_norm
+        native_group_norm rms_norm fused_rms_norm instance_norm cudnn_batch_norm miopen_batch_norm
+        batch_norm_impl_index mkldnn_batch_norm
+    """,
+    "reduction": """
+        sum mean max min amax amin any all prod var std var_mean std_mean argmax argmin topk sort cumsum cumprod
         logsumexp nansum norm linalg_vector_norm count_nonzero nll_loss nll_loss_forward nll_loss_nd nll_loss2d
         nll_loss2d_forward mse_loss cross_entropy_loss binary_cross_entropy binary_cross_entropy_with_logits l1_loss
-        smooth_l1_loss huber_loss kl_div histc bincount aminmax max_pool1d max_pool2d max_pool2d_with_indices avg_pool1d
-        avg_pool2d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d max_pool3d_with_indices cdist""",
-    "random": """bernoulli dropout native_dropout feature_dropout alpha_dropout fused_dropout rand randn randint rand_like
+        smooth_l1_loss huber_loss kl_div histc bincount aminmax max_pool1d max_pool2d max_pool2d_with_indices
+        avg_pool1d avg_pool2d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d max_pool3d_with_indices
+        cdist
+    """,
+    "random": """
+        bernoulli dropout native_dropout feature_dropout alpha_dropout fused_dropout rand randn randint rand_like
         randn_like randint_like randperm normal uniform exponential random multinomial geometric log_normal cauchy
-        rrelu_with_noise poisson""",
-    "embedding": """embedding embedding_bag embedding_dense embedding_sparse index_select gather scatter scatter_add
-        index_put index_put_impl index_add take_along_dim""",
-    "copy": """copy to_copy to clone contiguous cat stack pin_memory repeat flip roll index split_with_sizes_copy
-        copy_bucket_to_grad copy_grad_to_bucket reorder_to to_dense to_mkldnn repeat_interleave masked_select nonzero
-        slice_backward select_backward constant_pad_nd pad""",
-    "elementwise": """add sub mul div addcmul addcdiv lerp neg abs exp expm1 log log1p log2 sqrt rsqrt pow square sin cos tan
-        tanh sigmoid relu gelu silu elu leaky_relu hardswish hardsigmoid mish softplus threshold clamp clamp_min clamp_max
-        where masked_fill eq ne gt ge lt le logical_and logical_or logical_not logical_xor bitwise_and bitwise_or bitwise_not
-        isnan isinf isneginf isposinf isfinite fill zero ones_like zeros_like full_like zeros ones full maximum minimum sign
-        rsub reciprocal floor ceil round erf erfinv remainder fmod atan2 sgn tril triu masked_scale glu prelu hardtanh
-        log_sigmoid log_sigmoid_forward mul_out arange linspace floor_divide true_divide nan_to_num complex real
-        selu celu softshrink""",
+        rrelu_with_noise poisson
+    """,
+    "embedding": """
+        embedding embedding_bag embedding_dense embedding_sparse index_select gather scatter scatter_add index_put
+        index_put_impl index_add take_along_dim
+    """,
+    "copy": """
+        copy to_copy to clone contiguous cat stack pin_memory repeat flip roll index split_with_sizes_copy
+        copy_bucket_to_grad copy_grad_to_bucket reorder_to to_dense to_mkldnn repeat_interleave masked_select
+        nonzero slice_backward select_backward constant_pad_nd pad
+    """,
+    "elementwise": """
+        add sub mul div addcmul addcdiv lerp neg abs exp expm1 log log1p log2 sqrt rsqrt pow square sin cos tan tanh
+        sigmoid relu gelu silu elu leaky_relu hardswish hardsigmoid mish softplus threshold clamp clamp_min
+        clamp_max where masked_fill eq ne gt ge lt le logical_and logical_or logical_not logical_xor bitwise_and
+        bitwise_or bitwise_not isnan isinf isneginf isposinf isfinite fill zero ones_like zeros_like full_like zeros
+        ones full maximum minimum sign rsub reciprocal floor ceil round erf erfinv remainder fmod atan2 sgn tril
+        triu masked_scale glu prelu hardtanh log_sigmoid log_sigmoid_forward native_dropout_backward mul_out arange
+        linspace floor_divide true_divide nan_to_num complex real selu celu softshrink
+    """,
 }
 _PATTERNS = (
     ("attention", re.compile(r"scaled_dot_product|flash_attention|efficient_attention|flex_attention|fused_sdp")),

@@ -70,7 +70,7 @@ class Host:
 
     @cached_property
     def caller(self) -> Int64s:
-        """The outermost op around each op (itself when none), skipping autograd's wrappers; -1 for events not in an op."""
+        """The outermost op around each op (itself when none), below autograd's wrappers; -1 for events in no op."""
         is_op = self.is_op.tolist()
         is_backward = self.is_backward_op.tolist()
         found = np.full(len(self.timeline), -1, np.int64)
@@ -98,7 +98,7 @@ class Host:
 
     @cached_property
     def training_lane(self) -> int:
-        """The thread that trains: the one with step or optimizer annotations, else the one with most op time; -1: none."""
+        """The thread that trains: it has the step or optimizer annotations, else the most op time; -1: none."""
         t = self.timeline
         marks = np.array([name.startswith(("steptime.step#", "Optimizer.step", "ProfilerStep#")) for name in t.names])
         candidates = t.lane[self.is_annotation & marks[t.name]] if len(marks) else t.lane[:0]
@@ -139,7 +139,7 @@ class Host:
         starts = t.start_ns[found]
         ends = t.end_ns[found].copy()
         if t.on_device.any():
-            launches = self.launch_of_device_events()
+            launches = self.launch
             device = np.flatnonzero(t.on_device & (launches >= 0))
             step = np.searchsorted(starts, t.start_ns[launches[device]], side="right") - 1
             inside = (step >= 0) & (t.start_ns[launches[device]] < t.end_ns[found][np.maximum(step, 0)])
@@ -151,9 +151,11 @@ class Host:
             if end > start
         )
 
-    def launch_of_device_events(self) -> Int64s:
-        """The host event that launched each device event: the runtime call of the same correlation, else the op of the
-        same External id; -1 where neither is in the trace (launched before it began, or links not recorded).
+    @cached_property
+    def launch(self) -> Int64s:
+        """The host event that launched each device event: the runtime call of its correlation, else the op of its id.
+
+        -1 for host events, and where neither is in the trace (launched before it began, or links not recorded).
         """
         t = self.timeline
         found = np.full(len(t), -1, np.int64)
@@ -179,7 +181,7 @@ class Host:
         t = self.timeline
         found = np.full(len(t), -1, np.int64)
         backward = self.is_backward_op
-        forward = np.flatnonzero(self.is_op & ~backward & (t.sequence >= 0) & (self.parent_backward() == 0))
+        forward = np.flatnonzero(self.is_op & ~backward & (t.sequence >= 0) & (~self.below_backward))
         latest = dict(zip(t.sequence[forward].tolist(), forward.tolist(), strict=True))  # later entries win
         nodes = np.flatnonzero(backward & (t.sequence >= 0))
         for event in nodes.tolist():
@@ -187,11 +189,11 @@ class Host:
             found[event] = maker if maker < event else -1
         return found
 
-    def parent_backward(self) -> Int64s:
-        """1 for events below an autograd event, else 0."""
+    @cached_property
+    def below_backward(self) -> Bools:
+        """Events that autograd called, on whatever thread; its own events are not among them."""
         backward = self.is_backward_op.tolist()
-        below = [0] * len(backward)
+        below = [False] * len(backward)
         for event, parent in enumerate(self.parent.tolist()):
-            if parent >= 0 and (backward[parent] or below[parent]):
-                below[event] = 1
-        return np.array(below, np.int64)
+            below[event] = parent >= 0 and (backward[parent] or below[parent])
+        return np.array(below, bool)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from steptime.explain.cells import PHASES
+from steptime.explain.groups import group_of_op
 from steptime.explain.host import Host, Window
 from steptime.explain.sweep import NOBODY, Int64s, Segments, own
 
@@ -63,28 +64,23 @@ def _cut(segments: Segments, borders: Int64s) -> Segments:
 def _backward_runs(host: Host) -> list[tuple[int, int]]:
     """Stretches of a thread in which autograd runs: its outermost ops in a row, with the time between them.
 
-    Any other outermost op of the thread (gradient clipping, the next micro-batch's forward) ends a stretch.
+    Any other outermost op of the thread or of the training thread (gradient clipping, the next forward) ends a stretch,
+    unless it is a mere view or allocation (the gradient reducer makes some).
     """
     t = host.timeline
-    outermost = np.zeros(len(t), bool)
-    parent = host.parent
-    outermost[host.is_op] = True
-    is_op = host.is_op
-    inside = parent >= 0
-    outermost &= ~(inside & is_op[np.maximum(parent, 0)])
+    outermost = host.is_op & ~((host.parent >= 0) & host.is_op[host.parent])
     runs: list[tuple[int, int]] = []
     backward = host.is_backward_op
-    for lane in np.unique(t.lane[outermost]):
-        current: tuple[int, int] | None = None
-        for event in np.flatnonzero(outermost & (t.lane == lane)).tolist():
-            if backward[event]:
-                begin = current[0] if current else int(t.start_ns[event])
-                current = (begin, int(t.end_ns[event]))
-            elif current:
-                runs.append(current)
-                current = None
-        if current:
-            runs.append(current)
+    works = np.array([group_of_op(name) is not None for name in t.names], bool)[t.name]
+    other = outermost & ~backward & works
+    foreign = t.start_ns[other & (t.lane == host.training_lane)]
+    for lane in np.unique(t.lane[outermost & backward]):
+        breaks = np.union1d(foreign, t.start_ns[other & (t.lane == lane)])
+        events = np.flatnonzero(outermost & backward & (t.lane == lane))
+        run = np.searchsorted(breaks, t.start_ns[events], side="right")
+        first = np.flatnonzero(np.append(True, run[1:] != run[:-1]))
+        last = np.append(first[1:], len(events)) - 1
+        runs.extend(zip(t.start_ns[events[first]].tolist(), t.end_ns[events[last]].tolist(), strict=True))
     return runs
 
 
