@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import sys
 import threading
 import time
 from typing import Any
@@ -250,8 +249,8 @@ class Recorder:
                 self._requests = TraceRequests(self._session.folder)
         except OSError as problem:  # a full disk or a read-only folder: the script runs on unmeasured
             self._arming_failed = True
-            if os.environ.get("STEPTIME_DEBUG"):
-                print(f"steptime: nothing can be recorded: {problem}", file=sys.stderr)
+            with contextlib.suppress(OSError), open(f"{self._session.folder}/fault-{os.getpid()}.txt", "w") as file:
+                file.write(f"nothing can be recorded: {problem}\n")
 
     def _stop(self, why: str) -> None:
         stop_process(self._session.folder, lambda: self._finish(why))

@@ -1,7 +1,7 @@
 """Which window the next step belongs to.
 
-warm-up, untraced, traced, stacks, after: each lasts at least the steps the session asks for. The untraced window is
-stretched to two seconds and the stacks window to one, so that short steps give a median that means something. Ranks
+warm-up, untraced, traced, stacks, after: each lasts at least the steps the session asks for. The untraced and the
+stacks window are stretched to a least time, so that short steps give a median that means something. Ranks
 of one job must trace the same steps, and end at the same step, or one waits for a peer that is gone: rank 0 decides
 and announces the step in a file, two steps ahead; synchronised training lets no rank run further ahead than one.
 """
@@ -16,8 +16,6 @@ from steptime.agent.journal import write_whole
 from steptime.agent.session import Windows
 from steptime.agent.steps import AFTER, STACKS, TRACED, UNTRACED, WARM_UP
 
-UNTRACED_NS = 2_000_000_000
-STACKS_NS = 1_000_000_000
 MOST_STEPS = 5_000  # a stretched window ends here whatever the clock says
 LEAD_STEPS = 2
 
@@ -35,7 +33,8 @@ class Schedule:
         }
         self._order = [WARM_UP, UNTRACED, TRACED, STACKS, AFTER] if tracing else [WARM_UP, UNTRACED]
         self._order = [window for window in self._order if self._steps.get(window, 1) > 0] or [UNTRACED]
-        self._stretch_ns = {UNTRACED: UNTRACED_NS, STACKS: STACKS_NS} if tracing else {}
+        stretch_ns = {UNTRACED: windows.untraced_ms * 1_000_000, STACKS: windows.stacks_ms * 1_000_000}
+        self._stretch_ns = stretch_ns if tracing else {}
         self._announcements = os.path.join(folder, "announced") if world_size > 1 else ""
         self._leads = rank == 0
         self._announced: dict[int, int] = {}
@@ -78,9 +77,11 @@ class Schedule:
         self._in_window = 0
 
     def _may_end(self, now_ns: int) -> bool:
-        stretch_ns = self._stretch_ns.get(self.window, 0)
+        stretch_ns = self._stretch_ns.get(self.window)
+        if stretch_ns is None:
+            return True
         full = now_ns - self._since_ns >= stretch_ns or self._in_window >= MOST_STEPS
-        if not stretch_ns or not self._announcements:
+        if not self._announcements:
             return full
         announced = self._announced.get(self.window)
         path = f"{self._announcements}-{self.window}.json"

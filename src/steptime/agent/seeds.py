@@ -88,8 +88,10 @@ def patch_torch(calls: SeedCalls) -> None:
         return
     original: Any = torch._C.Generator
 
-    class AnyGenerator(type):
-        def __instancecheck__(cls, instance: Any) -> bool:
+    kind: Any = type(original)  # torch's classes have a metaclass of their own
+
+    class AnyGenerator(kind):
+        def __instancecheck__(self, instance: Any) -> bool:
             return isinstance(instance, original)
 
     class Generator(original, metaclass=AnyGenerator):

@@ -16,6 +16,8 @@ class Windows:
     untraced_steps: int = 20
     traced_steps: int = 5
     stack_steps: int = 20
+    untraced_ms: int = 2000
+    stacks_ms: int = 1000
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,11 +18,13 @@ class WindowSpec:
 
     warmup_steps: int = 10
     untraced_steps: int = 20
-    """Stretched until two seconds have been measured."""
+    """Stretched until `untraced_ms` have been measured."""
     traced_steps: int = 5
     """A settling step comes before them."""
     stack_steps: int = 20
-    """Stretched until one second has been sampled."""
+    """Stretched until `stacks_ms` have been sampled."""
+    untraced_ms: int = 2000
+    stacks_ms: int = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,18 +48,12 @@ class SessionSpec:
 
     def to_json(self) -> dict[str, Any]:
         """The object that `session.json` holds."""
-        windows = self.windows
         return {
             "version": 1,
             "mode": self.mode,
             "plan": dict(self.plan),
             "extra": [str(path.resolve()) for path in self.extra],
-            "windows": {
-                "warmup_steps": windows.warmup_steps,
-                "untraced_steps": windows.untraced_steps,
-                "traced_steps": windows.traced_steps,
-                "stack_steps": windows.stack_steps,
-            },
+            "windows": asdict(self.windows),
             "seed_offset": self.seed_offset,
             "max_steps": self.max_steps,
             "stop_after_windows": self.stop_after_windows,

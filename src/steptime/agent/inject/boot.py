@@ -29,6 +29,9 @@ def load_and_arm(package_folder: str) -> None:
 if os.environ.get("STEPTIME_SESSION"):
     try:
         load_and_arm(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
-    except Exception as problem:  # the script comes first: it runs unmeasured, and the host says so
-        if os.environ.get("STEPTIME_DEBUG"):
-            print(f"steptime: the agent could not be armed: {problem!r}", file=sys.stderr)
+    except Exception as problem:  # the script comes first: it runs unmeasured, and the host reads why
+        try:
+            with open(f"{os.environ['STEPTIME_SESSION']}/fault-{os.getpid()}.txt", "w", encoding="utf-8") as _fault:
+                _fault.write(f"the agent could not be armed: {problem!r}\n")
+        except OSError:
+            os.environ.pop("STEPTIME_SESSION", None)  # no session to write into: the children need not try
