@@ -31,7 +31,7 @@ def rate(value, unit="flop/s"):
 @pytest.fixture
 def a_calibration(a_machine):
     facts = {
-        "created": "2026-11-30T20:00:00+00:00", "fingerprint": fingerprint(look_at_machine()), "device": "AMD EPYC Milan",
+        "created": "2026-11-30T20:00:00+00:00", "fingerprint": fingerprint(look_at_machine()), "device": "EPYC",
         "machine": a_machine(), "torch": "2.13.0", "threads": 2, "load_average": 0.1, "others_busy": 0.0, "quiet": True,
         "seconds": 20.0, "entries": {"matmul.fp32.flops_per_s": rate(1e11)},
     }  # fmt: skip

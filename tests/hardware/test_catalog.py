@@ -103,3 +103,13 @@ def test_a_gpu_is_found_by_the_name_it_gives_itself_and_never_by_a_similar_one()
     for unknown in ("NVIDIA H100 PCIe", "H100", "NVIDIA A100-SXM4-40GB", ""):
         with pytest.raises(SteptimeError, match="no device"):
             find_device(unknown)
+
+
+def test_the_public_names():
+    import steptime.hardware
+
+    assert set(steptime.hardware.__all__) == {
+        "Calibration", "Device", "Dtype", "Figure", "IsaPath", "Machine", "Measured", "Refused", "best_path",
+        "cpu_device", "cpu_quota", "find_device", "fingerprint", "load_calibration", "load_catalog", "look_at_machine",
+        "peak_flops_per_s", "probe", "read_calibration", "save_calibration",
+    }  # fmt: skip

@@ -77,6 +77,24 @@ def test_a_newer_ledger_is_refused_in_one_line_and_left_untouched(tmp_path):
     assert path.read_bytes() == before
 
 
+def test_the_tables_can_be_made_in_postgresql_too():
+    # No server here: this holds the types and constraints against the dialect, nothing more.
+    from sqlalchemy.dialects import postgresql
+    from sqlalchemy.schema import CreateTable
+
+    made = " ".join(
+        str(CreateTable(table).compile(dialect=postgresql.dialect())) for table in Base.metadata.sorted_tables
+    )
+    assert all(word in made for word in ("DOUBLE PRECISION", "JSON", "TIMESTAMP WITHOUT TIME ZONE", "CHECK (kind IN"))
+
+
+def test_a_sqlite_url_is_a_file(tmp_path):
+    with Ledger.open(f"sqlite:///{tmp_path}/team.db") as ledger:
+        ledger.add_run(a_run())
+    with Ledger.open(tmp_path / "team.db") as ledger:
+        assert len(ledger.runs()) == 1
+
+
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [(b"a text, not a database, and longer than a header " * 9, "not a database"), (None, "not a file")],

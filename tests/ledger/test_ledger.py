@@ -138,10 +138,10 @@ def test_an_explanation_and_columns_lie_beside_the_ledger_and_are_noted(ledger, 
     assert ledger.columns(run_id).processes[0].series["step_ns"].tolist() == [1, 2, 3]
     paths = {artefact.kind: (artefact.path, artefact.rows) for artefact in ledger.artefacts(run_id)}
     assert paths == {
-        "explanation": (f"explanations/{run_id}.json", None),
+        "explanation": (f"records/{run_id}/explanation.json", None),
         "columns": (f"columns/{run_id}/1-9.parquet", 3),
     }
-    (tmp_path / "explanations" / f"{run_id}.json").write_text("{")
+    (tmp_path / "records" / run_id / "explanation.json").write_text("{")
     with pytest.raises(SteptimeError, match="unreadable"):
         ledger.explanation(run_id)
 
@@ -191,3 +191,13 @@ def test_four_processes_that_append_at_once_lose_nothing(tmp_path):
     with Ledger.open(path) as ledger:
         assert {run.cwd for run in ledger.runs()} == {f"w{w}-{at}" for w in range(4) for at in range(20)}
         assert {run.status for run in ledger.runs()} == {"finished"}
+
+
+def test_the_public_names():
+    import steptime.ledger
+
+    assert set(steptime.ledger.__all__) == {
+        "DECISIONS", "RUN_KINDS", "RUN_STATUSES", "ArtefactRow", "Columns", "Difference", "Ledger", "PredictionRow",
+        "ProbeRow", "ProcessColumns", "RunComparison", "RunRow", "VerdictRow", "collect", "compare", "steptime_home",
+        "write_whole",
+    }  # fmt: skip

@@ -4,6 +4,8 @@ import subprocess
 import sys
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from steptime.ledger.provenance import WITHHELD, collect, git_state, public_command, public_environment
 
@@ -98,6 +100,10 @@ def test_secrets_are_withheld_by_shape_and_in_urls():
             "A": "ghp_" + "a1B2" * 9,
             "DATABASE_URL": "postgresql+psycopg://anna:hunter2@db.example.org:5432/q?sslmode=require",
             "HTTP_PROXY": "http://:hunter2@proxy:3128",
+            "SLASH": "mysql://anna:hun/ter2@db/q",
+            "AT": "mysql://anna:hunter2@x@db/q",
+            "CONFIG": '{"api_key": "hunter2"}',
+            "TOKENIZERS_PARALLELISM": "false",
             "PLAIN": "https://example.org:8080/a@b",
             "OMP_NUM_THREADS": "2",
             "PWD": "/home/anna",
@@ -105,9 +111,23 @@ def test_secrets_are_withheld_by_shape_and_in_urls():
     )
     assert shown["A"] == WITHHELD
     assert shown["DATABASE_URL"] == f"postgresql+psycopg://anna:{WITHHELD}@db.example.org:5432/q?sslmode=require"
+    assert shown["SLASH"] == f"mysql://anna:{WITHHELD}@db/q"
+    assert shown["AT"] == f"mysql://anna:{WITHHELD}@db/q"
+    assert shown["TOKENIZERS_PARALLELISM"] == "false"
     assert "hunter2" not in json.dumps(shown)
     assert (shown["PLAIN"], shown["OMP_NUM_THREADS"]) == ("https://example.org:8080/a@b", "2")
     assert shown["PWD"] == "/home/anna"
+
+
+PARTS = st.text(alphabet="abcXYZ019%+-._~!$", min_size=1, max_size=12)
+
+
+@given(
+    user=PARTS, password=PARTS.map(lambda part: f"hun{part}ter"), host=PARTS, path=st.sampled_from(["", "/", "/a@b"])
+)
+def test_no_url_keeps_its_password(user, password, host, path):
+    text = f"see postgresql://{user}:{password}@{host}{path} and https://:{password}@{host}"
+    assert password not in public_environment({"A": text})["A"]
 
 
 @pytest.mark.parametrize(
@@ -119,6 +139,12 @@ def test_secrets_are_withheld_by_shape_and_in_urls():
         (["env", "HF_TOKEN=s3", "python"], ["env", f"HF_TOKEN={WITHHELD}", "python"]),
         (["x", "--use-auth", "--lr", "1"], ["x", "--use-auth", "--lr", "1"]),
         (["python", "keys/tokenizer.py", "key=1"], ["python", "keys/tokenizer.py", f"key={WITHHELD}"]),
+        (["x", "wandb.api_key=s3", "+a.token=s3"], ["x", f"wandb.api_key={WITHHELD}", f"+a.token={WITHHELD}"]),
+        (
+            ["x", "--max-tokens=512", "--tokenizer", "gpt2", "--key-dim", "64"],
+            ["x", "--max-tokens=512", "--tokenizer", "gpt2", "--key-dim", "64"],
+        ),
+        (["x", "s3://b/k?X-Amz-Signature=abc&part=1"], ["x", f"s3://b/k?X-Amz-Signature={WITHHELD}&part=1"]),
     ],
 )
 def test_secrets_on_the_command_line_are_withheld(command, shown):

@@ -64,8 +64,9 @@ class Ledger:
             SteptimeError: it was written by a newer steptime, is no ledger, or cannot be opened.
         """
         path = path if path is not None else os.environ.get("STEPTIME_LEDGER") or steptime_home() / "ledger.db"
-        if "://" in str(path):
-            engine = open_url(str(path))
+        path = str(path).removeprefix("sqlite:///")
+        if "://" in path:
+            engine = open_url(path)
             return cls(engine, steptime_home(), engine.url.render_as_string(hide_password=True))
         file = Path(path).expanduser().absolute()
         return cls(open_file(file), file.parent, str(file))
@@ -243,11 +244,16 @@ class Ledger:
         query = select(ArtefactRow).where(ArtefactRow.run == run_id)
         return self._read(query.order_by(ArtefactRow.created, ArtefactRow.id))
 
+    def write_json(self, run_id: str, kind: str, value: Mapping[str, Any]) -> Path:
+        """Keep JSON of a run (a tune's result, say) as `records/<run>/<kind>.json`, an artefact of that kind."""
+        path = self.folder / "records" / run_id / f"{kind}.json"
+        write_whole(path, json.dumps(value, indent=1).encode())
+        self.add_artefact(run_id, kind, path)
+        return path
+
     def write_explanation(self, run_id: str, explanation: Mapping[str, Any]) -> Path:
         """Keep the JSON of a run's explanation as a file, and note it in the run."""
-        path = self.folder / "explanations" / f"{run_id}.json"
-        write_whole(path, json.dumps(explanation, indent=1).encode())
-        self.add_artefact(run_id, "explanation", path)
+        path = self.write_json(run_id, "explanation", explanation)
         with self._writing() as session:
             self._get(session, RunRow, run_id).explanation = str(path.relative_to(self.folder))
         return path

@@ -23,13 +23,25 @@ WITHHELD = "<withheld>"
 _SECRET_NAME = re.compile(
     r"KEY|TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|AUTH|COOKIE|BEARER|PRIVATE|(^|_)(PAT|PWD|DSN|PASS)$", re.IGNORECASE
 )
-_PUBLIC_NAMES = frozenset({"PWD", "OLDPWD"})  # the shell's folders, which the pattern above would take
+_PUBLIC_NAMES = frozenset({"PWD", "OLDPWD", "TOKENIZERS_PARALLELISM"})  # what the pattern above would take
+# Of a command line less is withheld: `--max-tokens 512`, `--tokenizer x` and `--key-dim 64` are needed to repeat a run.
+_SECRET_OPTION = re.compile(
+    r"SECRET|PASSW|PASSPHRASE|CREDENTIAL|(^|[-_.+])(API)?(KEY|TOKEN|AUTH|PAT|PWD|PASS|DSN|BEARER|COOKIE)$",
+    re.IGNORECASE,
+)
 _SECRET_VALUE = re.compile(
     r"\b(gh[pousr]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{15,}|hf_\w{20,}|sk-[\w-]{20,}|AKIA[A-Z0-9]{16}|xox[abprs]-[\w-]{10,}"
     r"|eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]*)|-----BEGIN [A-Z ]*PRIVATE KEY"
+    r"|(api_?key|token|secret|password)[\"']?\s*:\s*[\"'\w]",
+    re.IGNORECASE,
 )
-_URL_PASSWORD = re.compile(r"(?P<before>[a-zA-Z][a-zA-Z0-9+.-]*://[^\s/:@]*):[^\s/@]+@")
-_OPTION = re.compile(r"(?P<option>--?[\w-]+)(?P<value>=.*)?", re.DOTALL)
+# A number up to the next slash is a port, not a password. A password may hold a raw slash: SQLAlchemy takes that.
+_URL_PASSWORD = re.compile(r"(?P<before>[a-zA-Z][a-zA-Z0-9+.-]*://[^\s/:@]*):(?!\d+(?:/|$))(?:[^\s/]+|[^\s@]+)@")
+_URL_QUERY = re.compile(
+    r"(?P<before>[?&;][^=&\s]*(?:key|token|secret|passw|auth|sig|credential)[^=&\s]*=)[^&\s]+", re.I
+)
+_OPTION = re.compile(r"--?[\w.-]+(=.*)?", re.DOTALL)
+_ASSIGNED = re.compile(r"[\w.+-]+")
 
 _GIT_TIMEOUT_S = 5.0
 _LARGEST_UNTRACKED_BYTES = 1_000_000
@@ -85,9 +97,9 @@ def public_command(command: Sequence[str]) -> list[str]:
             after_secret = False
             continue
         name, equals, _ = word.partition("=")
-        secret = _SECRET_NAME.search(name.replace("-", "_")) is not None
-        # A path or a plain word may hold "key" too; only an option or an assignment carries a value.
-        if secret and equals and (option or name.isidentifier()):
+        secret = _SECRET_OPTION.search(name) is not None
+        # A path or a plain word may end in "key" too; only an option or an assignment (Hydra's too) carries a value.
+        if secret and equals and _ASSIGNED.fullmatch(name):
             shown.append(f"{name}={WITHHELD}")
         else:
             shown.append(_public_value("", word))
@@ -98,7 +110,7 @@ def public_command(command: Sequence[str]) -> list[str]:
 def _public_value(name: str, value: str) -> str:
     if (_SECRET_NAME.search(name) and name not in _PUBLIC_NAMES) or _SECRET_VALUE.search(value):
         return WITHHELD
-    return _URL_PASSWORD.sub(rf"\g<before>:{WITHHELD}@", value)
+    return _URL_QUERY.sub(rf"\g<before>{WITHHELD}", _URL_PASSWORD.sub(rf"\g<before>:{WITHHELD}@", value))
 
 
 def git_state(folder: Path) -> dict[str, Any] | None:
