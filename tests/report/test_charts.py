@@ -188,6 +188,13 @@ def test_tick_marks_are_round_and_inside(low, high):
         assert re.fullmatch(r"[125]\.0+e.*", f"{step:.6e}")
 
 
+def test_a_text_is_shortened_to_its_room():
+    assert svg.fit("matmul", 100) == "matmul"
+    short = svg.fit("exposed communication: reduce_scatter_tensor", 120)
+    assert short.endswith("…")
+    assert svg.text_width(short) <= 120
+
+
 def test_attributes_and_text_are_escaped():
     markup = svg.element("text", '<b a="1">', class_='x" onload="y')
     assert drawn(markup).text == '<b a="1">'

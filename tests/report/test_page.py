@@ -79,6 +79,24 @@ def test_a_ratio_whose_interval_holds_one_is_no_speed_up(tuning):
     assert "as fast" not in text
 
 
+def test_a_ratio_that_no_run_confirmed_is_not_published(explanation, tuning):
+    tuning["speedup"] |= {"ratio": 1.0, "low": 1.0, "high": 1.0, "confirmed": False}
+    text = Page(render_report(explanation, tuning)).text
+    assert "4 of 8 remedies kept; no run has confirmed them together." in text
+    assert "1.00×" not in text
+
+
+def test_the_findings_of_a_tune_result_serve_an_explanation_without(explanation, tuning):
+    tuning["findings"], explanation["findings"] = explanation["findings"], []
+    assert tuning["findings"][0]["title"] in Page(render_report(explanation, tuning)).text
+
+
+def test_a_step_alone_shows_its_interval_and_sample_size(explanation):
+    explanation["step"] |= {"low_ns": 39_500_000, "high_ns": 41_000_000, "n": 60}
+    text = Page(render_report(explanation)).text
+    assert "40.0 ms [39.5, 41.0], median of 60" in text[: text.index("Where the step goes")]
+
+
 def test_every_remedy_appears_with_its_verdict_and_reason(full, tuning):
     text = Page(full).text
     for remedy in tuning["remedies"]:
@@ -175,6 +193,7 @@ def test_communication_and_copies_have_their_own_parts(explanation):
     explanation["step"]["median_ns"] += 5_000_000
     page = render_report(explanation)
     assert "exposed communication: all reduce" in Page(page).text
+    assert "exposed: all reduce" in Page(page).text
     assert "url(#hatch)" in page
 
 

@@ -43,10 +43,10 @@ def remedy_dots(remedies: Sequence[Remedy], width: float) -> Markup:
     for index, remedy in enumerate(shown):
         y = index * pitch + (pitch / 2 if wide else 34)
         if wide:
-            drawn.append(svg.text(left - 14, y + 4, _short(remedy.name, 34), anchor="end"))
+            drawn.append(svg.text(left - 14, y + 4, svg.fit(remedy.name, left - 18), anchor="end"))
             drawn.append(svg.text(width, y + 4, remedy.verdict, anchor="end", class_=f"verdict v-{remedy.tone}"))
         else:
-            drawn.append(svg.text(0, y - 14, _short(remedy.name, 30), class_="halo"))
+            drawn.append(svg.text(0, y - 14, svg.fit(remedy.name, width - 90), class_="halo"))
             drawn.append(svg.text(width, y - 14, remedy.verdict, anchor="end", class_=f"verdict halo v-{remedy.tone}"))
         drawn.append(_estimates(remedy, place, y))
     label = "; ".join(f"{remedy.name}: {remedy.verdict}" for remedy in shown)
@@ -74,7 +74,3 @@ def _estimates(remedy: Remedy, x: Callable[[float], float], y: float) -> Markup:
 def _tick(seconds: float, high: float) -> str:
     unit, scale = ("s", 1.0) if high >= 1 else ("ms", 1e3) if high >= 1e-3 else ("µs", 1e6)
     return numbers.signed_text(f"{seconds * scale:g} {unit}") if seconds else "0"
-
-
-def _short(name: str, most: int) -> str:
-    return name if len(name) <= most else f"{name[: most - 1]}…"

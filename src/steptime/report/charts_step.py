@@ -185,8 +185,11 @@ def group_rows(bars: Sequence[Bar], width: float) -> Markup:
         top = y if wide else y + 20
         base = top + block / 2 + 4 if wide else y + 14
         drawn.append(svg.rect(0, base - 11, 12, 12, f"seg f-{name}"))
-        drawn.append(svg.text(19, base, row.label))
-        drawn.append(svg.text(width, base, _value(row, bars), anchor="end", class_="num"))
+        value = _value(row, bars)
+        label = row.label.replace("exposed communication", "exposed")
+        room_for_label = left - 27 if wide else width - 27 - svg.text_width(value)
+        drawn.append(svg.text(19, base, svg.fit(label, room_for_label)))
+        drawn.append(svg.text(width, base, value, anchor="end", class_="num"))
         for index, bar in enumerate(bars):
             drawn.extend(_group_bar(row.cells[index], left, top + index * (thick + 3), thick, scale, bar))
             if row is rows[0] and len(bars) > 1:

@@ -47,7 +47,10 @@ def render_report(
     if tuning:
         explanation = explanation or tuning.get("explanation")
         after = after or tuning.get("explanation_after")
-        provenance = provenance or tuning.get("provenance")
+        told = {key: tuning[key] for key in ("run", "command", "spent_s") if tuning.get(key)}
+        provenance = provenance or tuning.get("provenance") or told
+        if explanation and not explanation.get("findings"):
+            explanation = {**explanation, "findings": tuning.get("findings") or []}
     before = Explanation.from_json(explanation) if explanation else None
     later = Explanation.from_json(after) if after else None
     tuned = read_tuning(tuning) if tuning else None
@@ -94,7 +97,11 @@ def _verdict(before: Explanation | None, tuned: Tuning | None) -> tuple[str, lis
         return (before.verdict if before else ""), []
     lead = [before.verdict] if before and before.verdict else []
     if tuned.ratio is None:
-        return f"No change was proven to speed this step up. {_quality(tuned)}", lead
+        if tuned.kept:
+            said = f"{tuned.kept} of {len(tuned.remedies)} remedies kept; no run has confirmed them together."
+        else:
+            said = "No change was proven to speed this step up."
+        return f"{said} {_quality(tuned)}", lead
     times = ""
     if tuned.before_s is not None and tuned.after_s is not None:
         times = f"{numbers.duration(1e9 * tuned.after_s)} a step instead of {numbers.duration(1e9 * tuned.before_s)}: "
@@ -118,7 +125,7 @@ def _facts(before: Explanation | None, tuned: Tuning | None) -> list[dict[str, s
         facts.append({"name": "step after", "value": numbers.duration(1e9 * tuned.after_s), "small": ""})
     if before and not tuned:
         step = before.step
-        ends = numbers.duration_interval(step.median_ns, step.low_ns, step.high_ns).partition(" [")[2]
+        ends = numbers.duration_interval(step.median_ns, step.low_ns, step.high_ns).partition("[")[2]
         facts.append(
             {
                 "name": f"step, {step.measured}",

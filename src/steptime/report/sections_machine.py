@@ -71,18 +71,19 @@ def _by_dtype(explanation: Explanation) -> Table:
     rows = [
         Row(
             cells=(
-                row.dtype,
-                row.work,
-                numbers.si(row.flops, "FLOP"),
+                f"{row.dtype}, {row.work}",
+                numbers.si(row.flops, "FLOP") if row.flops else numbers.MISSING,
                 numbers.duration(row.compute_ns),
-                numbers.si(row.achieved_flops_per_s, "FLOP/s"),
-                numbers.si(row.ceiling_flops_per_s, "FLOP/s"),
+                numbers.si(row.achieved_flops_per_s, "FLOP/s") if row.flops else numbers.MISSING,
+                numbers.si(row.ceiling_flops_per_s, "FLOP/s") if row.flops else numbers.MISSING,
                 numbers.percent(
-                    row.achieved_flops_per_s / row.ceiling_flops_per_s if row.ceiling_flops_per_s else None
+                    row.achieved_flops_per_s / row.ceiling_flops_per_s
+                    if row.flops and row.ceiling_flops_per_s
+                    else None
                 ),
                 numbers.si(row.achieved_bytes_per_s, "B/s"),
                 numbers.si(row.ceiling_bytes_per_s, "B/s"),
-                numbers.plain(row.intensity),
+                numbers.plain(row.intensity) if row.flops else numbers.MISSING,
                 row.side or numbers.MISSING,
             )
         )
@@ -99,8 +100,7 @@ def _by_dtype(explanation: Explanation) -> Table:
         "FLOP per byte",
     )
     columns = [
-        Column(head="dtype"),
-        Column(head="work"),
+        Column(head="dtype, work"),
         *(Column(head=head, number=True) for head in heads),
         Column(head="bound by"),
     ]

@@ -31,6 +31,7 @@ def remedies_section(tuning: Tuning | None) -> Section | None:
         cost = f"Compiling costs {numbers.duration(1e9 * tuning.compile_s)} once"
         even = tuning.break_even_steps
         blocks.append(Note(f"{cost}, earned back after {numbers.count(even)} steps." if even else f"{cost}."))
+    blocks.extend(Note(note) for note in tuning.notes)
     return Section(id="remedies", title=title, blocks=tuple(blocks))
 
 

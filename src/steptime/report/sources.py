@@ -101,7 +101,7 @@ def _from_ledger(run_id: str) -> Records:
             tuning = tuning_of_rows(
                 [prediction.to_json() for prediction in ledger.predictions(run.id)],
                 [verdict.to_json() for verdict in ledger.verdicts(run.id)],
-                row,
+                row["plan"],
             )
         explanation = ledger.explanation(run.id)
     if explanation is None and tuning is None:
@@ -115,7 +115,7 @@ def _from_ledger(run_id: str) -> Records:
 
 
 def tuning_of_rows(
-    predictions: Sequence[Mapping[str, Any]], verdicts: Sequence[Mapping[str, Any]], run: Mapping[str, Any]
+    predictions: Sequence[Mapping[str, Any]], verdicts: Sequence[Mapping[str, Any]], plan: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     """A tune result from the ledger's rows, for a run that ended before it could write its own: no overall ratio."""
     decided = {verdict["remedy"]: verdict for verdict in verdicts}
@@ -132,4 +132,4 @@ def tuning_of_rows(
                 **{key: prediction.get(key) for key in measured},
             }
         )
-    return {"remedies": remedies, "step": {"before_s": run.get("step_s")}, "plan": run.get("plan")}
+    return {"remedies": remedies, "plan": plan}

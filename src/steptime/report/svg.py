@@ -82,6 +82,15 @@ def text_width(content: str, size: float = FONT_PX) -> float:
     return size * (0.34 * narrow + 0.88 * wide + 0.58 * (len(content) - narrow - wide))
 
 
+def fit(content: str, width: float, size: float = FONT_PX) -> str:
+    """The text, shortened with an ellipsis until it is estimated to fit into `width` px."""
+    if text_width(content, size) <= width:
+        return content
+    while content and text_width(f"{content}…", size) > width:
+        content = content[:-1]
+    return f"{content.rstrip()}…"
+
+
 def ticks(low: float, high: float, about: int = 6) -> list[float]:
     """Round numbers (1, 2, 5 times a power of ten) that span `low`..`high`, about so many."""
     if high <= low:

@@ -75,7 +75,10 @@ class Loss:
 
 @dataclass(frozen=True, kw_only=True)
 class Tuning:
-    """What the report shows of a tune result; times in seconds."""
+    """What the report shows of a tune result; times in seconds.
+
+    The ratio and the time after are None unless a confirming run of the final plan measured them.
+    """
 
     ratio: float | None
     ratio_low: float | None
@@ -91,6 +94,12 @@ class Tuning:
     diff: str
     compile_s: float | None
     break_even_steps: float | None
+    notes: tuple[str, ...]
+
+    @property
+    def kept(self) -> int:
+        """How many remedies were kept."""
+        return sum(remedy.verdict == "kept" for remedy in self.remedies)
 
 
 def read_tuning(data: Mapping[str, Any]) -> Tuning:
@@ -112,12 +121,13 @@ def _read(data: Mapping[str, Any]) -> Tuning:
     if isinstance(quality, str):
         quality = {"verdict": quality}
     known = {"verdict", "why", "losses"}
+    confirmed = speedup.get("confirmed", True)
     return Tuning(
-        ratio=_number(speedup.get("ratio")),
+        ratio=_number(speedup.get("ratio")) if confirmed else None,
         ratio_low=_number(speedup.get("low")),
         ratio_high=_number(speedup.get("high")),
         before_s=_number(step.get("before_s")),
-        after_s=_number(step.get("after_s")),
+        after_s=_number(step.get("after_s")) if confirmed else None,
         remedies=tuple(_remedy(item) for item in data.get("remedies") or ()),
         quality=str(quality.get("verdict") or "not tested"),
         quality_why=str(quality.get("why") or ""),
@@ -127,6 +137,7 @@ def _read(data: Mapping[str, Any]) -> Tuning:
         diff=str(data.get("diff") or ""),
         compile_s=_number(data.get("compile_s")),
         break_even_steps=_number(data.get("break_even_steps")),
+        notes=tuple(str(note) for note in data.get("notes") or ()),
     )
 
 
