@@ -20,6 +20,7 @@ from steptime.explain.explanation import (
     Utilisation,
 )
 from steptime.explain.render import render
+from steptime.explain.script import ScriptResult, explain_script
 
 __all__ = [
     "CAUSES",
@@ -34,9 +35,11 @@ __all__ = [
     "Gap",
     "OpRow",
     "RankRow",
+    "ScriptResult",
     "StepTime",
     "Utilisation",
     "break_down",
+    "explain_script",
     "explain_session",
     "explain_trace",
     "render",

@@ -166,11 +166,11 @@ def _gaps(
     """Idle pieces by cause, phase and source, most time first; each cell's corrected time shared by traced time."""
     segments = main.segments
     idle = np.flatnonzero(main.resource == IDLE)
-    padded = np.concatenate([[-1], segments.owner, [-1]])
+    before, after = _busy_neighbours(segments.owner)
     pieces = Segments(
         start_ns=segments.start_ns[idle], end_ns=segments.end_ns[idle], owner=np.full(len(idle), -1, np.int64)
     )
-    sources = gap_sources(main.host, pieces, padded[idle], padded[idle + 2])
+    sources = gap_sources(main.host, pieces, before[idle], after[idle])
     sums: dict[tuple[int, str], list[int]] = {}
     cells = _cell_of_pieces(main, numbers)[idle]
     for cell, source, ns in zip(cells.tolist(), sources, pieces.duration_ns.tolist(), strict=True):
@@ -193,6 +193,15 @@ def _gaps(
             )
         )
     return tuple(sorted(gaps, key=lambda gap: -gap.ns)[:GAPS_KEPT])
+
+
+def _busy_neighbours(owner: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The last owner before and the first owner after each piece, -1 at the ends; idle pieces in between are skipped."""
+    rows = np.arange(len(owner))
+    last = np.maximum.accumulate(np.where(owner >= 0, rows, -1))
+    following = np.minimum.accumulate(np.where(owner >= 0, rows, len(owner))[::-1])[::-1]
+    padded = np.append(owner, -1)
+    return padded[last], padded[following]
 
 
 def _ranks(record: SessionRecord) -> list[RankRecord]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from steptime.explain.cells import PHASES
@@ -27,6 +28,14 @@ COLOURS = {
     "other": "grey46",
 }
 IDLE_COLOUR, COMMUNICATION_COLOUR, COPY_COLOUR = "red3", "magenta3", "hot_pink3"
+PHASE_HEADS = {
+    "data": "data",
+    "forward": "fwd",
+    "backward": "bwd",
+    "optimizer": "opt",
+    "checkpoint": "ckpt",
+    "other": "rest",
+}
 WIDTH = 80
 OPS_SHOWN = 8
 SMALL = 0.01
@@ -132,7 +141,7 @@ def _cells(explanation: Explanation) -> RenderableType:
     total = explanation.step.median_ns
     phases = [phase for phase in PHASES if explanation.ns(phase=phase) >= SMALL * total]
     (table,) = _table(("where the step goes", "wide"), ("ms", "right"), ("interval", "right"), ("share", "right"),
-                      *((phase, "right") for phase in phases))  # fmt: skip
+                      *((PHASE_HEADS[phase], "right") for phase in phases))  # fmt: skip
     small = 0
     for resource, group, ns in _sums(explanation):
         if ns < SMALL * total:
@@ -144,14 +153,14 @@ def _cells(explanation: Explanation) -> RenderableType:
         table.add_row(
             Text("■ ", style=_colour(resource, group)).append(words_of(resource, group), style="default"),
             _ms(ns),
-            f"{_ms(low)}-{_ms(high)}",
+            f"{_ms(low)} .. {_ms(high)}",
             f"{ns / total:.1%}",
             *(f"{share:.0%}" if share >= 0.005 else "" for share in by_phase),
         )
     if small:
         table.add_row(Text("  smaller ones together", style="dim"), _ms(small), "", f"{small / total:.1%}")
     table.add_row(Text("  step", style="bold"), Text(_ms(total), style="bold"),
-                  f"{_ms(explanation.step.low_ns)}-{_ms(explanation.step.high_ns)}", "100%",
+                  f"{_ms(explanation.step.low_ns)} .. {_ms(explanation.step.high_ns)}", "100%",
                   *(f"{explanation.ns(phase=phase) / total:.0%}" for phase in phases))  # fmt: skip
     return table
 
@@ -159,7 +168,7 @@ def _cells(explanation: Explanation) -> RenderableType:
 def _operations(ops: tuple[OpRow, ...]) -> RenderableType:
     (table,) = _table(("the ops that take most", "wide"), ("shapes", "left"), ("phase", "left"), ("calls", "right"),
                       ("ms", "right"), ("GFLOP/s", "right"))  # fmt: skip
-    for op in ops[:OPS_SHOWN]:
+    for op in _without_modules(ops)[:OPS_SHOWN]:
         name = op.name.removeprefix("aten::")
         caller = op.caller.removeprefix("aten::")
         within = f" ({caller})" if caller != name and not caller.startswith("autograd") else ""
@@ -167,6 +176,25 @@ def _operations(ops: tuple[OpRow, ...]) -> RenderableType:
         shapes = " ".join("x".join(map(str, shape)) for shape in op.shapes[:2])
         table.add_row(name + within, shapes[:22], op.phase, f"{op.calls_per_step:g}", _ms(op.self_ns), rate)
     return table
+
+
+def _without_modules(ops: tuple[OpRow, ...]) -> list[OpRow]:
+    """The rows of equal op, shapes and phase added up over the modules that call them, most time first."""
+    sums: dict[tuple, OpRow] = {}
+    for op in ops:
+        key = (op.name, op.caller, op.shapes, op.phase)
+        seen = sums.get(key)
+        sums[key] = (
+            op
+            if seen is None
+            else replace(
+                seen,
+                calls_per_step=seen.calls_per_step + op.calls_per_step,
+                self_ns=seen.self_ns + op.self_ns,
+                flops=None if seen.flops is None or op.flops is None else seen.flops + op.flops,
+            )
+        )
+    return sorted(sums.values(), key=lambda op: -op.self_ns)
 
 
 def _gap_table(explanation: Explanation, gaps: list) -> RenderableType:
@@ -222,10 +250,17 @@ def _notes(explanation: Explanation) -> Iterable[str]:
             "interval of the median)."
         )
     if explanation.inflation is not None:
-        yield (
-            f"Tracing made the step {explanation.inflation:.2f}x as long ({duration(explanation.traced_step_ns)}, "
-            f"{explanation.breakdown.steps} steps); the split above has that taken out. Intervals say how sure it is."
-        )
+        steps = f"{explanation.breakdown.steps} traced steps"
+        if explanation.inflation >= 1:
+            yield (
+                f"Tracing made the step {explanation.inflation:.2f}x as long ({duration(explanation.traced_step_ns)}, {steps}); "
+                f"the split above has that taken out. The intervals say how sure it is."
+            )
+        else:
+            yield (
+                f"The {steps} took {duration(explanation.traced_step_ns)}, less than the untraced ones: this machine's "
+                "speed varies more than tracing costs, so the split is scaled only."
+            )
     for note in (*explanation.notes, *explanation.dropped):
         yield note[:1].upper() + note[1:] + "."
 

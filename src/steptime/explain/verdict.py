@@ -68,7 +68,7 @@ def words_of(resource: str, group: str) -> str:
 
 
 def verdict(step_ns: int, cells: Sequence[CorrectedCell], ranks: Sequence[RankRow]) -> str:
-    """ "A step takes 118 ms: 41 % is random numbers (most of it in forward), 16 % matrix products."."""
+    """The sentence: step time, what most of it is and in which phase, then what takes another tenth or more."""
     sentence = f"A step takes {duration(step_ns)}"
     if len(ranks) > 1:
         sentence += f" on each of {len(ranks)} ranks"

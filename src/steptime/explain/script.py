@@ -1,0 +1,80 @@
+"""Runs a training script once with the agent in it, and explains its step."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from steptime.attach import SessionSpec, WindowSpec, launch, read_session
+from steptime.errors import SteptimeError
+from steptime.explain.compose import explain_session
+from steptime.explain.explanation import Explanation
+from steptime.explain.utilisation import Ceilings
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScriptResult:
+    """What came of the run: the script's exit code, and the explanation or the reason why there is none."""
+
+    exit_code: int
+    explanation: Explanation | None
+    problem: SteptimeError | None
+
+
+def explain_script(
+    command: Sequence[str],
+    *,
+    windows: WindowSpec | None = None,
+    stop: bool = False,
+    folder: Path | None = None,
+    stdout_to_stderr: bool = False,
+    calibration: Ceilings | None = None,
+) -> ScriptResult:
+    """Runs `command` unchanged; its output, input and signals pass through.
+
+    Args:
+        command: program and arguments.
+        windows: how many steps to measure; None for the defaults.
+        stop: end the script at the step boundary after everything has been measured.
+        folder: keep the session (steps, trace, stacks, explanation.json) in this new folder; None: a temporary one.
+        stdout_to_stderr: send what the script prints to stderr, so that stdout is ours.
+        calibration: this machine's ceilings.
+
+    Raises:
+        SteptimeError: before the launch: command not found, folder not usable.
+    """
+    spec = SessionSpec(mode="explain", windows=windows or WindowSpec(), stop_after_windows=stop)
+    with tempfile.TemporaryDirectory(prefix="steptime-explain-", ignore_cleanup_errors=True) as temporary:
+        session = folder or Path(temporary) / "session"
+        started = launch(command, spec, folder=session, stdout=sys.stderr.fileno() if stdout_to_stderr else None)
+        code = started.wait()
+        try:
+            explanation = explain_session(read_session(session), calibration)
+        except SteptimeError as problem:
+            return ScriptResult(exit_code=code, explanation=None, problem=problem)
+        if folder is not None:
+            write_json(explanation, folder / "explanation.json")
+        return ScriptResult(exit_code=code, explanation=explanation, problem=None)
+
+
+def write_json(explanation: Explanation, path: Path) -> None:
+    """Writes the explanation under a temporary name, syncs, renames.
+
+    Raises:
+        SteptimeError: the file cannot be written.
+    """
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            json.dump(explanation.to_json(), file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as problem:
+        temporary.unlink(missing_ok=True)
+        raise SteptimeError(f"cannot be written: {problem.strerror}", where=str(path)) from None
