@@ -26,7 +26,16 @@ _COMPILERS = ("c++", "g++", "clang++")
 _BUILD_TIMEOUT_S = 120
 
 # -ffast-math is not used: gcc then links crtfastmath.o, which turns denormals off for the whole process.
-_BASE = ("-std=c++17", "-O3", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math", "-fvisibility=hidden")
+_BASE = (
+    "-std=c++17",
+    "-O3",
+    "-fPIC",
+    "-shared",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-ffp-contract=fast",
+    "-fvisibility=hidden",
+)
 _TUNINGS = (("-march=native", "-fopenmp"), ("-march=native",), ("-mcpu=native",), ())
 
 

@@ -24,7 +24,7 @@ def eager_mode() -> bool:
 
 
 def plain_cpu(*tensors: torch.Tensor) -> bool:
-    """False for subclasses (DTensor, FakeTensor, nested), other devices, sparse layouts, batched gradients, negative views."""
+    """False for subclasses (DTensor, FakeTensor, nested), other devices, sparse layouts, batches, negative views."""
     return all(
         type(x) in _PLAIN
         and x.device.type == "cpu"

@@ -40,13 +40,12 @@ constexpr int kChunk = 4 * kBlocks;  // words they give
 constexpr int kWidth = sizeof(Wide) / sizeof(uint64_t);
 
 // Block i of the chunk gives words[2i], words[2i + 1], words[kChunk/2 + 2i], words[kChunk/2 + 2i + 1], whatever the
-// vector width: an element's word depends on key and index only. `words` is aligned to 64 bytes.
+// vector width: an element's word depends on key and index only.
 inline void philox_chunk(Key key, uint64_t chunk, uint32_t* words) {
   const Wide zero = {}, m0 = zero + 0xD2511F53u, m1 = zero + 0xCD9E8D57u, low_half = zero + 0xFFFFFFFFu;
   const uint64_t first = chunk * kBlocks;  // a multiple of kBlocks: adding a lane never carries into the upper word
   Wide lane = zero;
   for (int j = 0; j < kWidth; j++) lane[j] = j;
-  auto* out = reinterpret_cast<Wide*>(words);
   constexpr int kTogether = 2;  // two independent chains hide the multiplier's latency
   for (int i = 0; i < kBlocks / kWidth; i += kTogether) {
     Wide c0[kTogether], c1[kTogether], c2[kTogether], c3[kTogether];
@@ -69,8 +68,9 @@ inline void philox_chunk(Key key, uint64_t chunk, uint32_t* words) {
       k1 += 0xBB67AE85u;
     }
     for (int u = 0; u < kTogether; u++) {
-      out[i + u] = (c0[u] & low_half) | (c1[u] << 32);
-      out[kBlocks / kWidth + i + u] = (c2[u] & low_half) | (c3[u] << 32);
+      const Wide first_two = (c0[u] & low_half) | (c1[u] << 32), last_two = (c2[u] & low_half) | (c3[u] << 32);
+      __builtin_memcpy(words + (i + u) * 2 * kWidth, &first_two, sizeof(Wide));
+      __builtin_memcpy(words + kChunk / 2 + (i + u) * 2 * kWidth, &last_two, sizeof(Wide));
     }
   }
 }

@@ -1,0 +1,302 @@
+// softmax(q k^T scale + mask) with dropout, times v: forward and backward, one (batch, head) at a time in cache.
+//
+// Forward keeps per row only the log-sum-exp (and, where given room, the dropout mask); backward computes the
+// probabilities again from them (Dao et al., "FlashAttention", 2022). With D = dropout mask / (1 - p):
+//   dV = (P o D)^T dO,  dP = (dO V^T) o D,  dS = P o (dP - rowsum(dO o O)),  dQ = scale dS K,  dK = scale dS^T Q.
+#include <cmath>
+#include <cstdlib>
+
+#include "../native/parallel.h"
+#include "../native/philox.h"
+#include "gemm.h"
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+namespace {
+
+using namespace steptime;
+
+// A (batch, head, row, column) view whose last stride is 1 (but for the additive mask, which may broadcast).
+struct View {
+  float* data;
+  int64_t batch, head, row, column;
+  float* at(int64_t b, int64_t h) const { return data + b * batch + h * head; }
+};
+
+}  // namespace
+
+extern "C" {
+// The same fields, in the same order, as attention/native.py's Call.
+struct SteptimeAttention {
+  int64_t batches, heads, queries, keys, depth;
+  View q, k, v, out, mask;  // mask.data is null where there is none
+  View grad_out, grad_q, grad_k, grad_v;
+  float* lse;      // batches x heads x queries
+  uint8_t* keep;   // batches x heads x queries x keys, or null: generated again in backward
+  uint64_t seed;
+  float scale, rescale;  // rescale = 1 / (1 - p)
+  uint32_t threshold;
+  int32_t causal, threads;
+};
+}
+
+namespace {
+
+using Call = SteptimeAttention;
+
+constexpr float kInfinity = __builtin_inff();
+constexpr int64_t kScoresInCache = 16384;  // floats of one block of scores: 64 KiB, two of which an L2 holds
+
+int64_t padded(int64_t n) { return (n + kFloats - 1) / kFloats * kFloats; }
+
+// Rows of scores worked on together: few enough to stay in cache, enough to amortise the pass over K and V.
+int64_t block_rows(const Call& c) {
+  int64_t rows = kScoresInCache / padded(c.keys) / kRows * kRows;
+  if (rows < 4 * kRows) rows = 4 * kRows;
+  return rows < c.queries ? rows : c.queries;
+}
+
+// One allocation a thread, cut into aligned pieces.
+class Arena {
+ public:
+  explicit Arena(int64_t floats) {
+    void* memory = nullptr;
+    if (posix_memalign(&memory, 64, static_cast<size_t>(floats) * sizeof(float))) std::abort();
+    start_ = next_ = static_cast<float*>(memory);
+  }
+  ~Arena() { std::free(start_); }
+  Arena(const Arena&) = delete;
+  float* take(int64_t floats) {
+    float* piece = next_;
+    next_ += (floats + 15) / 16 * 16;
+    return piece;
+  }
+
+ private:
+  float *start_, *next_;
+};
+
+// to[d][s] = from[s][d] * factor, rows padded with zeros.
+void transpose(const float* from, int64_t stride, int64_t rows, int64_t depth, float factor, float* to, int64_t width) {
+  for (int64_t d = 0; d < depth; d++) {
+    for (int64_t s = 0; s < rows; s++) to[d * width + s] = from[s * stride + d] * factor;
+    for (int64_t s = rows; s < width; s++) to[d * width + s] = 0;
+  }
+}
+
+struct Rows {
+  const float* data;
+  int64_t stride;
+};
+
+// The rows themselves where their length is whole vectors, else a copy padded with zeros.
+Rows padded_rows(const float* from, int64_t stride, int64_t rows, int64_t depth, float* room) {
+  const int64_t width = padded(depth);
+  if (width == depth) return {from, stride};
+  for (int64_t s = 0; s < rows; s++) {
+    for (int64_t d = 0; d < depth; d++) room[s * width + d] = from[s * stride + d];
+    for (int64_t d = depth; d < width; d++) room[s * width + d] = 0;
+  }
+  return {room, width};
+}
+
+void copy_rows(const float* from, int64_t width, float* to, int64_t stride, int64_t rows, int64_t depth) {
+  for (int64_t s = 0; s < rows; s++) std::memcpy(to + s * stride, from + s * width, static_cast<size_t>(depth) * 4);
+}
+
+// Adds the mask to a row of scores, and -inf where the row may not look: behind `keys`, and after t if causal.
+void mask_row(const Call& c, int64_t b, int64_t h, int64_t t, float* row, int64_t columns) {
+  const int64_t visible = c.causal && t + 1 < c.keys ? t + 1 : c.keys;
+  if (c.mask.data) {
+    const float* mask = c.mask.at(b, h) + t * c.mask.row;
+    if (c.mask.column == 1) {
+      for (int64_t s = 0; s < visible; s++) row[s] += mask[s];
+    } else {
+      for (int64_t s = 0; s < visible; s++) row[s] += mask[s * c.mask.column];
+    }
+  }
+  for (int64_t s = visible; s < columns; s++) row[s] = -kInfinity;
+}
+
+// The keys that the rows before `end` may look at.
+int64_t visible_keys(const Call& c, int64_t end) { return c.causal && end < c.keys ? end : c.keys; }
+
+// The dropout mask of rows [t0, t1): element (t, s) of head i is element t * keys + s of the generator's stream i.
+const uint8_t* keep_rows(const Call& c, int64_t head, int64_t t0, int64_t t1, uint8_t* room, bool saved) {
+  uint8_t* keep = c.keep ? c.keep + (head * c.queries + t0) * c.keys : room;
+  if (!(c.keep && saved)) {
+    philox_keep(Key{c.seed, static_cast<uint64_t>(head)}, t0 * c.keys, t1 * c.keys, c.threshold, keep);
+  }
+  return keep;
+}
+
+// Scores become probabilities, dropped and rescaled; returns the row's log-sum-exp. A row that may look nowhere has
+// zero probabilities, as torch's safe softmax gives, and a log-sum-exp of +inf so that backward finds zeros too.
+float softmax_row(float* row, int64_t columns, const uint8_t* keep, int64_t keys, float rescale) {
+  Vec most = broadcast(-kInfinity);
+  for (int64_t s = 0; s < columns; s += kFloats) most = larger(load(row + s), most);
+  const float top = maximum(most);
+  Vec total = {};
+  const Vec base = broadcast(top == -kInfinity ? 0.0f : top);
+  for (int64_t s = 0; s < columns; s += kFloats) {
+    const Vec e = exponential(load(row + s) - base);
+    store(row + s, e);
+    total += e;
+  }
+  const float z = sum(total);
+  const float factor = z == 0.0f ? 0.0f : rescale / z;
+  const int64_t count = keys < columns ? keys : columns;
+  for (int64_t s = 0; s < count; s++) row[s] *= static_cast<float>(keep[s]) * factor;
+  return z == 0.0f ? kInfinity : top + std::log(z);
+}
+
+void forward_heads(const Call& c, int64_t begin, int64_t end) {
+  const int64_t wide = padded(c.keys), deep = padded(c.depth), block = block_rows(c);
+  Arena arena(c.depth * wide + c.keys * deep + block * (wide + deep) + block * c.keys / 4 + 128);
+  float* const k_transposed = arena.take(c.depth * wide);
+  float* const v_room = arena.take(c.keys * deep);
+  float* const scores = arena.take(block * wide);
+  float* const out_room = arena.take(block * deep);
+  auto* const keep_room = reinterpret_cast<uint8_t*>(arena.take(block * c.keys / 4 + 1));
+  for (int64_t head = begin; head < end; head++) {
+    const int64_t b = head / c.heads, h = head % c.heads;
+    transpose(c.k.at(b, h), c.k.row, c.keys, c.depth, c.scale, k_transposed, wide);
+    const Rows v = padded_rows(c.v.at(b, h), c.v.row, c.keys, c.depth, v_room);
+    for (int64_t t0 = 0; t0 < c.queries; t0 += block) {
+      const int64_t t1 = t0 + block < c.queries ? t0 + block : c.queries, rows = t1 - t0;
+      const int64_t keys = visible_keys(c, t1), columns = padded(keys);
+      multiply({c.q.at(b, h) + t0 * c.q.row, c.q.row, 1, k_transposed, wide, scores, wide, c.depth, false}, rows, columns);
+      const uint8_t* keep = keep_rows(c, head, t0, t1, keep_room, false);
+      for (int64_t t = t0; t < t1; t++) {
+        float* row = scores + (t - t0) * wide;
+        mask_row(c, b, h, t, row, columns);
+        c.lse[head * c.queries + t] = softmax_row(row, columns, keep + (t - t0) * c.keys, c.keys, c.rescale);
+      }
+      float* const out = c.out.at(b, h) + t0 * c.out.row;
+      if (deep == c.depth) {
+        multiply({scores, wide, 1, v.data, v.stride, out, c.out.row, keys, false}, rows, deep);
+      } else {
+        multiply({scores, wide, 1, v.data, v.stride, out_room, deep, keys, false}, rows, deep);
+        copy_rows(out_room, deep, out, c.out.row, rows, c.depth);
+      }
+    }
+  }
+}
+
+float dot(const float* a, const float* b, int64_t n) {
+  Vec total = {};
+  int64_t i = 0;
+  for (; i + kFloats <= n; i += kFloats) total += load(a + i) * load(b + i);
+  float rest = sum(total);
+  for (; i < n; i++) rest += a[i] * b[i];
+  return rest;
+}
+
+// In: scores, and dO V^T. Out: P o D in `scores`, scale * dS in `grads`.
+void softmax_backward_row(float* scores, float* grads, int64_t columns, const uint8_t* keep, int64_t keys, float lse,
+                          float delta, float scale, float rescale) {
+  const Vec base = broadcast(lse);
+  for (int64_t s = 0; s < columns; s += kFloats) store(scores + s, exponential(load(scores + s) - base));
+  const int64_t count = keys < columns ? keys : columns;
+  for (int64_t s = 0; s < count; s++) {
+    const float probability = scores[s], dropped = probability * (static_cast<float>(keep[s]) * rescale);
+    grads[s] = scale * (dropped * grads[s] - probability * delta);
+    scores[s] = dropped;
+  }
+}
+
+// A head's gradient of K or V, added up over blocks of rows: in place where rows are whole vectors.
+struct Gradient {
+  float* data;
+  int64_t stride;
+};
+
+void backward_heads(const Call& c, int64_t begin, int64_t end) {
+  const int64_t wide = padded(c.keys), deep = padded(c.depth), block = block_rows(c);
+  const bool whole = deep == c.depth;
+  Arena arena(2 * c.depth * wide + 3 * c.keys * deep + 2 * c.queries * deep + block * (2 * wide + deep) +
+              block * c.keys / 4 + 256);
+  float* const k_transposed = arena.take(c.depth * wide);
+  float* const v_transposed = arena.take(c.depth * wide);
+  float* const k_room = arena.take(c.keys * deep);
+  float* const grad_k_room = arena.take(c.keys * deep);
+  float* const grad_v_room = arena.take(c.keys * deep);
+  float* const q_room = arena.take(c.queries * deep);
+  float* const grad_out_room = arena.take(c.queries * deep);
+  float* const scores = arena.take(block * wide);
+  float* const grads = arena.take(block * wide);
+  float* const grad_q_room = arena.take(block * deep);
+  auto* const keep_room = reinterpret_cast<uint8_t*>(arena.take(block * c.keys / 4 + 1));
+  for (int64_t head = begin; head < end; head++) {
+    const int64_t b = head / c.heads, h = head % c.heads;
+    transpose(c.k.at(b, h), c.k.row, c.keys, c.depth, c.scale, k_transposed, wide);
+    transpose(c.v.at(b, h), c.v.row, c.keys, c.depth, 1.0f, v_transposed, wide);
+    const Rows k = padded_rows(c.k.at(b, h), c.k.row, c.keys, c.depth, k_room);
+    const Rows q = padded_rows(c.q.at(b, h), c.q.row, c.queries, c.depth, q_room);
+    const Rows grad_out = padded_rows(c.grad_out.at(b, h), c.grad_out.row, c.queries, c.depth, grad_out_room);
+    const Gradient grad_k = whole ? Gradient{c.grad_k.at(b, h), c.grad_k.row} : Gradient{grad_k_room, deep};
+    const Gradient grad_v = whole ? Gradient{c.grad_v.at(b, h), c.grad_v.row} : Gradient{grad_v_room, deep};
+    if (c.causal) {  // the first block does not reach all keys
+      for (int64_t s = 0; s < c.keys; s++) {
+        std::memset(grad_k.data + s * grad_k.stride, 0, static_cast<size_t>(deep) * 4);
+        std::memset(grad_v.data + s * grad_v.stride, 0, static_cast<size_t>(deep) * 4);
+      }
+    }
+    for (int64_t t0 = 0; t0 < c.queries; t0 += block) {
+      const int64_t t1 = t0 + block < c.queries ? t0 + block : c.queries, rows = t1 - t0;
+      const int64_t keys = visible_keys(c, t1), columns = padded(keys);
+      const float* const q_rows = q.data + t0 * q.stride;
+      const float* const grad_out_rows = grad_out.data + t0 * grad_out.stride;
+      multiply({q_rows, q.stride, 1, k_transposed, wide, scores, wide, c.depth, false}, rows, columns);
+      multiply({grad_out_rows, grad_out.stride, 1, v_transposed, wide, grads, wide, c.depth, false}, rows, columns);
+      const uint8_t* keep = keep_rows(c, head, t0, t1, keep_room, true);
+      for (int64_t t = t0; t < t1; t++) {
+        const int64_t at = (t - t0) * wide;
+        mask_row(c, b, h, t, scores + at, columns);
+        const float delta = dot(grad_out_rows + (t - t0) * grad_out.stride, c.out.at(b, h) + t * c.out.row, c.depth);
+        softmax_backward_row(scores + at, grads + at, columns, keep + (t - t0) * c.keys, c.keys,
+                             c.lse[head * c.queries + t], delta, c.scale, c.rescale);
+      }
+      const bool add = c.causal || t0 > 0;
+      multiply({scores, 1, wide, grad_out_rows, grad_out.stride, grad_v.data, grad_v.stride, rows, add}, keys, deep);
+      multiply({grads, 1, wide, q_rows, q.stride, grad_k.data, grad_k.stride, rows, add}, keys, deep);
+      float* const grad_q = c.grad_q.at(b, h) + t0 * c.grad_q.row;
+      if (whole) {
+        multiply({grads, wide, 1, k.data, k.stride, grad_q, c.grad_q.row, keys, false}, rows, deep);
+      } else {
+        multiply({grads, wide, 1, k.data, k.stride, grad_q_room, deep, keys, false}, rows, deep);
+        copy_rows(grad_q_room, deep, grad_q, c.grad_q.row, rows, c.depth);
+      }
+    }
+    if (!whole) {
+      copy_rows(grad_k_room, deep, c.grad_k.at(b, h), c.grad_k.row, c.keys, c.depth);
+      copy_rows(grad_v_room, deep, c.grad_v.at(b, h), c.grad_v.row, c.keys, c.depth);
+    }
+  }
+}
+
+}  // namespace
+
+EXPORT void steptime_attention_forward(const SteptimeAttention* call) {
+  parallel_for(call->batches * call->heads, call->threads,
+               [call](int64_t begin, int64_t end) { forward_heads(*call, begin, end); });
+}
+
+EXPORT void steptime_attention_backward(const SteptimeAttention* call) {
+  parallel_for(call->batches * call->heads, call->threads,
+               [call](int64_t begin, int64_t end) { backward_heads(*call, begin, end); });
+}
+
+// The dropout mask by itself: batches x heads x queries x keys bytes at call->keep.
+EXPORT void steptime_attention_mask(const SteptimeAttention* call) {
+  const int64_t elements = call->queries * call->keys;
+  parallel_for(call->batches * call->heads, call->threads, [call, elements](int64_t begin, int64_t end) {
+    for (int64_t head = begin; head < end; head++) {
+      philox_keep(Key{call->seed, static_cast<uint64_t>(head)}, 0, elements, call->threshold,
+                  call->keep + head * elements);
+    }
+  });
+}
+
+// For the binding's own check that both sides agree on the layout.
+EXPORT int64_t steptime_attention_call_bytes() { return sizeof(SteptimeAttention); }
