@@ -77,8 +77,9 @@ def test_the_key_changes_with_what_changes_the_measurement(monkeypatch, a_machin
         fingerprint(a_machine(), torch="2.12.0"),
         fingerprint(a_machine(), torch="2.13.0", threads=1),
         fingerprint(a_machine(cpu_model=99), torch="2.13.0"),
+        fingerprint(a_machine(gpus=("NVIDIA H200",)), torch="2.13.0"),
     ]
-    assert len({base, *others}) == 7
+    assert len({base, *others}) == 8
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     assert fingerprint(a_machine(), torch="2.13.0") == others[4]
 

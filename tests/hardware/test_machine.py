@@ -92,6 +92,13 @@ def test_the_power_cap_is_that_of_all_packages(tmp_path):
     assert look_at_machine(tmp_path, affinity={0}).power_cap_w == 650.0
 
 
+def test_gpus_are_those_that_the_driver_lists(tmp_path):
+    for bus in ("0000:17:00.0", "0000:ca:00.0"):
+        text = "Model: \t\t NVIDIA A100-SXM4-80GB\nIRQ:   \t\t 77\nGPU UUID: \t GPU-1"
+        plant(a_server(tmp_path), {f"proc/driver/nvidia/gpus/{bus}/information": text})
+    assert look_at_machine(tmp_path, affinity={0}).gpus == ("NVIDIA A100-SXM4-80GB",) * 2
+
+
 def test_a_machine_that_tells_nothing(tmp_path):
     machine = look_at_machine(tmp_path, affinity={0, 1})
     assert (machine.cpu_vendor, machine.clock_hz, machine.memory_bytes, dict(machine.cache_bytes)) == (

@@ -1,11 +1,12 @@
 import json
 import multiprocessing
+import subprocess
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from steptime.errors import SteptimeError
-from steptime.ledger import DECISIONS, Ledger, RunRow, compare
+from steptime.ledger import DECISIONS, Ledger, RunRow, collect, compare, is_lost
 
 
 def a_run(**known):
@@ -168,6 +169,20 @@ def test_compare_says_how_much_faster_and_what_differed(ledger):
     assert compare(ledger, a, ledger.add_run(a_run())).speedup is None
 
 
+@pytest.mark.spawned
+def test_a_run_whose_process_was_killed_is_told_from_one_that_runs():
+    alive = a_run(host=collect(["x"], "/")["host"])
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    lost = a_run(host={**alive.host, "pid": gone.pid})
+    assert (is_lost(lost), is_lost(alive)) == (True, False)
+    # the same process id, taken by a later process
+    reused = a_run(host={**alive.host, "pid_started": alive.host["pid_started"] - 3600})
+    elsewhere = a_run(host={**lost.host, "name": "another"})
+    ended = a_run(host=lost.host, status="failed")
+    assert [is_lost(run) for run in (reused, elsewhere, ended, a_run())] == [True, False, False, False]
+
+
 def _append(path, start, count):
     start.wait(30)
     with Ledger.open(path) as ledger:  # all four also race to make the ledger
@@ -181,7 +196,7 @@ def test_four_processes_that_append_at_once_lose_nothing(tmp_path):
     context = multiprocessing.get_context("spawn")
     start = context.Event()
     path = tmp_path / "ledger.db"
-    workers = [context.Process(target=_append, args=(path, start, 20), name=f"w{at}") for at in range(4)]
+    workers = [context.Process(target=_append, args=(path, start, 10), name=f"w{at}") for at in range(4)]
     for worker in workers:
         worker.start()
     start.set()
@@ -189,7 +204,7 @@ def test_four_processes_that_append_at_once_lose_nothing(tmp_path):
         worker.join(60)
     assert [worker.exitcode for worker in workers] == [0] * 4
     with Ledger.open(path) as ledger:
-        assert {run.cwd for run in ledger.runs()} == {f"w{w}-{at}" for w in range(4) for at in range(20)}
+        assert {run.cwd for run in ledger.runs()} == {f"w{w}-{at}" for w in range(4) for at in range(10)}
         assert {run.status for run in ledger.runs()} == {"finished"}
 
 
@@ -198,6 +213,6 @@ def test_the_public_names():
 
     assert set(steptime.ledger.__all__) == {
         "DECISIONS", "RUN_KINDS", "RUN_STATUSES", "ArtefactRow", "Columns", "Difference", "Ledger", "PredictionRow",
-        "ProbeRow", "ProcessColumns", "RunComparison", "RunRow", "VerdictRow", "collect", "compare", "steptime_home",
+        "ProbeRow", "ProcessColumns", "RunComparison", "RunRow", "VerdictRow", "collect", "compare", "is_lost", "steptime_home",
         "write_whole",
     }  # fmt: skip

@@ -96,6 +96,10 @@ def _table(*columns: str) -> Table:
 
 
 def _status(run: RunRow) -> str:
+    from steptime.ledger import is_lost
+
+    if is_lost(run):
+        return "lost (its process is gone)"
     return run.status if not run.exit_code else f"{run.status} ({run.exit_code})"
 
 

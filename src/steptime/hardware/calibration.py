@@ -102,7 +102,7 @@ class Calibration(BaseModel):
 
 
 def fingerprint(machine: Machine, *, torch: str | None = None, threads: int | None = None) -> str:
-    """What a Calibration is keyed by: device, cores at hand, version of torch, threads, power cap.
+    """What a Calibration is keyed by: device, cores at hand, version of torch, threads, power cap, GPUs.
 
     Args:
         machine: from `look_at_machine`.
@@ -113,7 +113,8 @@ def fingerprint(machine: Machine, *, torch: str | None = None, threads: int | No
     version = torch or torch_version() or "none"
     cap = "none" if machine.power_cap_w is None else f"{machine.power_cap_w:g}W"
     used = default_threads(machine) if threads is None else threads
-    return f"{device}_cores-{machine.cores_at_hand:g}_torch-{version}_threads-{used}_cap-{cap}"
+    gpus = f"_gpus-{len(machine.gpus)}x{machine.gpus[0].replace(' ', '-')}" if machine.gpus else ""
+    return f"{device}_cores-{machine.cores_at_hand:g}_torch-{version}_threads-{used}_cap-{cap}{gpus}"
 
 
 def torch_version() -> str | None:

@@ -39,6 +39,9 @@ class Machine(BaseModel):
     virtual: bool
     """The CPU says that a hypervisor runs below."""
     power_cap_w: float | None
+    """Of the CPU packages together, by RAPL."""
+    gpus: tuple[str, ...] = ()
+    """Names of the NVIDIA GPUs that the driver lists, whether this process may use them or not."""
 
     @property
     def cores_at_hand(self) -> float:
@@ -54,7 +57,7 @@ def look_at_machine(root: Path = Path("/"), *, affinity: Set[int] | None = None)
         affinity: the CPUs at hand; None for this process's.
     """
     cpus = frozenset(os.sched_getaffinity(0) if affinity is None else affinity)
-    facts = _cpuinfo(_read(root / "proc/cpuinfo") or "")
+    facts = _first_facts(_read(root / "proc/cpuinfo") or "")
     flags = frozenset((facts.get("flags") or facts.get("Features") or "").split())
     system = root / "sys/devices/system/cpu"
     return Machine(
@@ -72,6 +75,7 @@ def look_at_machine(root: Path = Path("/"), *, affinity: Set[int] | None = None)
         memory_bytes=_memory_bytes(root),
         virtual="hypervisor" in flags,
         power_cap_w=_power_cap_w(root / "sys/class/powercap"),
+        gpus=_gpus(root / "proc/driver/nvidia/gpus"),
     )
 
 
@@ -97,8 +101,8 @@ def cpu_quota(root: Path = Path("/")) -> float | None:
     return min(limits, default=None)
 
 
-def _cpuinfo(text: str) -> dict[str, str]:
-    """The facts of the first processor of /proc/cpuinfo."""
+def _first_facts(text: str) -> dict[str, str]:
+    """The `name: value` lines of a file of /proc up to the first line that is none: of cpuinfo, the first processor."""
     facts: dict[str, str] = {}
     for line in text.splitlines():
         name, colon, value = line.partition(":")
@@ -153,6 +157,12 @@ def _power_cap_w(folder: Path) -> float | None:
     ]
     known = [cap for cap in caps if cap]
     return sum(known) / 1e6 if known and len(known) == len(caps) else None
+
+
+def _gpus(folder: Path) -> tuple[str, ...]:
+    """From the driver's own files: asking CUDA would load torch and hold the GPU."""
+    models = [_first_facts(_read(path) or "").get("Model") for path in sorted(folder.glob("*/information"))]
+    return tuple(model for model in models if model)
 
 
 def _read(path: Path) -> str | None:

@@ -10,6 +10,7 @@ from steptime.ledger.columns import Columns, ProcessColumns
 from steptime.ledger.compare import Difference, RunComparison, compare
 from steptime.ledger.database import Ledger
 from steptime.ledger.home import steptime_home, write_whole
+from steptime.ledger.liveness import is_lost
 from steptime.ledger.provenance import collect
 from steptime.ledger.schema import (
     DECISIONS,
@@ -38,6 +39,7 @@ __all__ = [
     "VerdictRow",
     "collect",
     "compare",
+    "is_lost",
     "steptime_home",
     "write_whole",
 ]

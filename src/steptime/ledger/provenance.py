@@ -18,6 +18,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from steptime.ledger.liveness import this_process
+
 WITHHELD = "<withheld>"
 
 _SECRET_NAME = re.compile(
@@ -76,6 +78,7 @@ def collect(
             "system": f"{platform.system()} {platform.release()}",
             "machine": platform.machine(),
             "cpus": os.cpu_count(),
+            **this_process(),
         },
         "environment": public_environment(os.environ if environment is None else environment),
     }
