@@ -213,6 +213,7 @@ def test_the_public_names():
 
     assert set(steptime.ledger.__all__) == {
         "DECISIONS", "RUN_KINDS", "RUN_STATUSES", "ArtefactRow", "Columns", "Difference", "Ledger", "PredictionRow",
-        "ProbeRow", "ProcessColumns", "RunComparison", "RunRow", "VerdictRow", "collect", "compare", "is_lost", "steptime_home",
+        "ProbeRow", "ProcessColumns", "RunComparison", "RunRow", "VerdictRow", "collect", "compare", "is_lost",
+        "steptime_home",
         "write_whole",
     }  # fmt: skip
