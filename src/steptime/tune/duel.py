@@ -20,7 +20,7 @@ LOOKS = (8, 14, 24)
 """Pairs after which a duel is judged."""
 _WARM_STEPS = 3
 _FEWEST_STEPS = 2
-_MOST_STEPS = 200
+_MOST_STEPS = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,8 +74,10 @@ def duel(
     """
     each = alpha_each(alpha, remedies=remedies, looks=len(looks))
     sides = (baseline, candidate)
-    pilot = [side.block(_WARM_STEPS) for side in sides]
-    steps = min(max(math.ceil(block_s / max(*pilot, 1e-9)), _FEWEST_STEPS), _MOST_STEPS)
+    warm = [side.block(_WARM_STEPS) for side in sides]
+    # the first steps are slow; of the second pilot the faster side says how many steps fill a block
+    pilot = [side.block(_length(0.2 * block_s, seconds)) for side, seconds in zip(sides, warm, strict=True)]
+    steps = _length(block_s, min(pilot))
     pair_s = sum(pilot) * (steps + settle)
     blocks: list[tuple[float, float]] = []
     gain: Gain | None = None
@@ -100,6 +102,10 @@ def duel(
         blocks=tuple(blocks),
         out_of_time=out_of_time,
     )
+
+
+def _length(block_s: float, step_s: float) -> int:
+    return min(max(math.ceil(block_s / max(step_s, 1e-9)), _FEWEST_STEPS), _MOST_STEPS)
 
 
 def _pair(sides: tuple[Side, Side], steps: int, settle: int, rng: random.Random) -> tuple[float, float]:

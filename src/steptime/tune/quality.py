@@ -179,7 +179,12 @@ class Examiner:
             # a script whose seeds all give the same loss leaves rounding as the only margin
             margin = self.margin * spread if spread > 0 else 1e-6 * max(abs(float(a.mean())), 1e-6)
             losses.append(
-                LossVerdict(site=site, baseline=tuple(a), tuned=tuple(b), test=tost(b - a, margin=margin, alpha=ALPHA))
+                LossVerdict(
+                    site=site,
+                    baseline=tuple(a.tolist()),
+                    tuned=tuple(b.tolist()),
+                    test=tost(b - a, margin=margin, alpha=ALPHA),
+                )
             )
         if not losses:
             return Quality(verdict="cannot tell", why="the script computes no loss that could be compared")

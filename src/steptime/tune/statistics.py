@@ -25,6 +25,8 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 TRIM = 0.2
 """Share of the pairs cut at each end. 20 % is Wilcox's recommendation for samples this small."""
+_HOPELESS = 0.05
+"""Chance of giving up, at a look, on a remedy whose gain is just worth it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,11 +108,12 @@ def judge(log_ratios: Sequence[float], *, alpha: float, least: float = 0.01) -> 
         alpha: one-sided error of this look.
         least: relative gain below which a remedy is not worth its place in a plan (0.01 = 1 %).
     """
+    # giving up costs no error, so the bound that says "hopeless" needs no correction for looks and remedies
     found = trimmed_interval(log_ratios, alpha=2 * alpha)
     worth = math.log1p(least)
     if found.low > 0 and found.point >= worth:
         decided: Literal["faster", "not faster", "open"] = "faster"
-    elif found.high < worth:
+    elif trimmed_interval(log_ratios, alpha=2 * _HOPELESS).high < worth:
         decided = "not faster"
     else:
         decided = "open"
