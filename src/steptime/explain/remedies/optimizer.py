@@ -33,7 +33,7 @@ def _in_step(item: Item) -> bool:
 
 def _request(record: Mapping[str, Any]) -> Request | None:
     """The agent's record of an optimizer -> the micro-measurement; None where it says too little."""
-    kind, count, numel = record.get("class"), record.get("parameters"), record.get("numel")
+    kind, count, numel = record.get("type"), record.get("parameters"), record.get("elements")
     if not kind or not count or not numel:
         return None
     shapes = record.get("shapes")
@@ -61,14 +61,14 @@ def _implementations(evidence: Evidence, micro: Micro) -> list[Proposal]:
     records = evidence.facts.get("optimizers", ())
     if not items:
         return [not_tried(remedy, "no time is spent in an optimizer") for remedy in (FUSED, FOREACH)]
-    if any(record.get("fused") for record in records):
+    if any("_fused_" in item.name for _, item in items):
         return [not_tried(remedy, "the script's optimizer is fused already") for remedy in (FUSED, FOREACH)]
     known = [micro.get(request) for request in (_request(record) for record in records) if request is not None]
     found: list[Proposal] = []
     for remedy, name in ((FUSED, "fused_s"), (FOREACH, "foreach_s")):
         if remedy is FOREACH and any("fused_s" in one for one in known):
             found.append(not_tried(remedy, "fused does the same with fewer kernels"))
-        elif remedy is FOREACH and any(record.get("foreach") for record in records):
+        elif remedy is FOREACH and any("_foreach_" in item.name for _, item in items):
             found.append(not_tried(remedy, "the script's optimizer is foreach already"))
         elif known and all(name in one and "script_s" in one for one in known):
             before, after = (sum(one[which] for one in known) for which in ("script_s", name))
