@@ -70,11 +70,15 @@ def _patch_forward(dtype: torch.dtype, name: str, ground: Ground) -> None:
     def first_forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         if id(self) not in settled:
             settled.add(id(self))
-            if any(one.dtype == torch.float32 for one in self.module.parameters()):
-                register(self, self.process_group, compressed(dtype))
-                ground.report("collectives.compression", True, f"gradients travel as {name}")
+            reason = None
+            if any(one.dtype != torch.float32 for one in self.module.parameters()):
+                reason = "the gradients are not all float32"
             else:
-                ground.report("collectives.compression", False, "the gradients are not float32")
+                try:
+                    register(self, self.process_group, compressed(dtype))
+                except (RuntimeError, ValueError, TypeError) as error:
+                    reason = f"the hook was refused: {error}"
+            ground.report("collectives.compression", reason is None, reason or f"gradients travel as {name}")
         return forward(self, *args, **kwargs)
 
     ground.patches.replace(DistributedDataParallel, "register_comm_hook", register_comm_hook)
@@ -100,4 +104,6 @@ def compressed(dtype: torch.dtype) -> Callable[[Any, Any], torch.futures.Future[
         assert work is not None  # async_op=True always gives one
         return work.get_future().then(widened)
 
+    # DistributedDataParallel compares annotations with its own types, and these are strings here
+    hook.__annotations__.clear()
     return hook

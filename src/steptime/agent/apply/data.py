@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
 
 from steptime.agent.apply.ground import Ground
-from steptime.agent.apply.prefetch import PrefetchIterator, hold, refusal, release
+from steptime.agent.apply.prefetch import PrefetchIterator, hold, refusal, release, visible_generator
 from steptime.agent.apply.randomness import draws_randomly
 
 __all__ = ["apply", "hold", "release"]
@@ -79,7 +79,11 @@ class _Feeding:
         if reason is not None:
             self._tell("prefetch_thread", False, reason)
             return inner
-        return PrefetchIterator(inner, depth, lambda ok, why: self._tell("prefetch_thread", ok, why))
+
+        def tell(ok: bool, why: str) -> None:
+            self._tell("prefetch_thread", ok, why)
+
+        return PrefetchIterator(inner, depth, tell, visible_generator(loader))
 
     def _set_workers(self, loader: DataLoader[Any]) -> None:
         workers = self._section.get("workers")

@@ -17,12 +17,14 @@ from collections.abc import Callable, Iterator
 from typing import Any, Self, final
 
 import torch
-from torch.utils.data import DataLoader, IterDataPipe, RandomSampler
+from torch.utils.data import DataLoader, IterDataPipe
 
 from steptime.agent.apply.randomness import random_states, same_states
 
 PROBED_BATCHES = 2
 _BATCH, _END, _ERROR = range(3)
+Item = tuple[int, Any, torch.Tensor | None]
+"""What it is, the batch or error, and the state of the script's generator after it."""
 _POLL_S = 0.2  # how long a stopped thread may go unnoticed
 
 _released = threading.Event()
@@ -46,10 +48,12 @@ def refusal(loader: DataLoader[Any]) -> str | None:
         return "the data set is a DataPipe"
     if torch.get_default_device().type != "cpu":
         return "the script sets a default device, which threads do not inherit"
-    inner = getattr(loader.batch_sampler, "sampler", loader.sampler)
-    if isinstance(inner, RandomSampler) and inner.replacement and inner.generator is not None:
-        return "the sampler draws with replacement from a generator that the script can see"
     return None
+
+
+def visible_generator(loader: DataLoader[Any]) -> torch.Generator | None:
+    """The generator that the script gave the sampler, and that it finds advanced after each epoch."""
+    return getattr(getattr(loader.batch_sampler, "sampler", loader.sampler), "generator", None)
 
 
 @final
@@ -57,16 +61,25 @@ class PrefetchIterator:
     """Iterates `inner` through a bounded queue that a thread fills.
 
     Ends exactly where `inner` ends and raises what it raises, at the same place. A loop that is left early stops the
-    thread when the iterator is dropped.
+    thread when the iterator is dropped; a generator that the script can see is then put back to where the last batch
+    that was given left it, since the thread drew for batches that nobody will see.
     """
 
-    def __init__(self, inner: Iterator[Any], depth: int, report: Callable[[bool, str], None]) -> None:
+    def __init__(
+        self,
+        inner: Iterator[Any],
+        depth: int,
+        report: Callable[[bool, str], None],
+        generator: torch.Generator | None = None,
+    ) -> None:
         self._inner = inner
+        self._generator = generator
+        self._state: torch.Tensor | None = None
         self._depth = depth
         self._report = report
         self._probed = 0
         self._refused = False
-        self._queue: queue.Queue[tuple[int, Any]] = queue.Queue(maxsize=depth)
+        self._queue: queue.Queue[Item] = queue.Queue(maxsize=depth)
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._over = False
@@ -90,8 +103,9 @@ class PrefetchIterator:
             return self._probe()
         if self._thread is None:
             self._start()
-        kind, value = self._queue.get()
+        kind, value, state = self._queue.get()
         if kind == _BATCH:
+            self._state = state
             return value
         self._over = True
         self.close()
@@ -107,6 +121,8 @@ class PrefetchIterator:
             while thread.is_alive():
                 _drain(self._queue)
                 thread.join(_POLL_S / 10)
+            if self._generator is not None and self._state is not None and not self._over:
+                self._generator.set_state(self._state)
 
     def __del__(self) -> None:
         # set by __init__ only when it got so far
@@ -139,7 +155,8 @@ class PrefetchIterator:
 
     def _start(self) -> None:
         context = contextvars.copy_context()
-        arguments = (_fill, self._inner, self._queue, self._stop)
+        arguments = (_fill, self._inner, self._queue, self._stop, self._generator)
+        self._state = None if self._generator is None else self._generator.get_state()
         self._thread = threading.Thread(target=context.run, args=arguments, name="steptime-prefetch", daemon=True)
         _running.add(self)
         self._thread.start()
@@ -161,7 +178,9 @@ class _Resumed:
         return self._first.pop() if self._first else next(self._rest)
 
 
-def _fill(inner: Iterator[Any], batches: queue.Queue[tuple[int, Any]], stop: threading.Event) -> None:
+def _fill(
+    inner: Iterator[Any], batches: queue.Queue[Item], stop: threading.Event, generator: torch.Generator | None
+) -> None:
     """The thread. It knows neither the iterator that owns it nor the script, so that both can be dropped."""
     # one thread an operation, as torch's own pinning thread has it: the step needs the others
     torch.set_num_threads(1)
@@ -169,17 +188,18 @@ def _fill(inner: Iterator[Any], batches: queue.Queue[tuple[int, Any]], stop: thr
         if not _released.wait(_POLL_S):
             continue
         try:
-            item = (_BATCH, next(inner))
+            batch = next(inner)
+            item = (_BATCH, batch, None if generator is None else generator.get_state())
         except StopIteration:
-            item = (_END, None)
+            item = (_END, None, None)
         except BaseException as error:
-            item = (_ERROR, error)
+            item = (_ERROR, error, None)
         _put(batches, item, stop)
         if item[0] != _BATCH:
             return
 
 
-def _put(batches: queue.Queue[tuple[int, Any]], item: tuple[int, Any], stop: threading.Event) -> None:
+def _put(batches: queue.Queue[Item], item: Item, stop: threading.Event) -> None:
     while not stop.is_set():
         try:
             batches.put(item, timeout=_POLL_S)
@@ -188,7 +208,7 @@ def _put(batches: queue.Queue[tuple[int, Any]], item: tuple[int, Any], stop: thr
         return
 
 
-def _drain(batches: queue.Queue[tuple[int, Any]]) -> None:
+def _drain(batches: queue.Queue[Item]) -> None:
     try:
         while True:
             batches.get_nowait()

@@ -32,10 +32,10 @@ class LossScale:
         self._script_scales = False
         self._in_backward = False
         self._started = False
-        self._steps_since_backward = 0
         self._inverse = 1.0 / self.scale
-        self._overflowed = False
         ground.roots.on_parameter(self._watch)
+        # now, not at the start: that may come inside the first step, from its closure
+        ground.patches.on_undo(register_optimizer_step_pre_hook(self._before_step).remove)
         self._notice_script_scaler()
 
     def start(self, device: str) -> str | None:
@@ -45,8 +45,6 @@ class LossScale:
         if not self._started:
             self._started = True
             self._scale_backward()
-            handle = register_optimizer_step_pre_hook(self._before_step)
-            self._ground.patches.on_undo(handle.remove)
         return None
 
     def _notice_script_scaler(self) -> None:
@@ -105,8 +103,6 @@ class LossScale:
             self._in_backward = False
 
     def _before_step(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if self._script_scales:
-            return None
         closure = kwargs.get("closure") or (args[1] if len(args) > 1 else None)
         if closure is None:
             self._judge(optimizer)
@@ -123,6 +119,8 @@ class LossScale:
 
     def _judge(self, optimizer: Any) -> None:
         """Drops gradients that overflowed, so that the step changes nothing, and moves the scale."""
+        if not self._started or self._script_scales:
+            return
         parameters = [one for group in optimizer.param_groups for one in group["params"] if one.grad is not None]
         if not parameters:
             return

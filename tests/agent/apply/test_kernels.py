@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own name for it
+from torch import nn
+
+from steptime.agent.apply.kernels import unfused_attention
+from steptime.kernels import dropout as kernel
+
+needs_compiler = pytest.mark.skipif(kernel.available() is not None, reason="the dropout kernel cannot be built here")
+SIZE = 64 * 512  # above the size from which the kernel takes over
+
+
+@needs_compiler
+def test_dropout_of_modules_and_functions_is_replaced_in_training_only(applied):
+    applied(kernels={"dropout": "parallel"})
+    x = torch.ones(SIZE, requires_grad=True)
+    y = nn.Dropout(0.25)(x)
+    kept = y != 0
+    assert set(y.detach().unique().tolist()) == {0.0, torch.tensor(1 / 0.75).item()}
+    assert abs(kept.float().mean().item() - 0.75) < 5 * math.sqrt(0.25 * 0.75 / SIZE)
+    y.sum().backward()
+    assert torch.equal(x.grad, y.detach())
+    assert applied.ok("kernels.dropout")
+    assert torch.equal(nn.Dropout(0.25).eval()(x), x)
+    # torch's own generator draws other masks from the same seed
+    torch.manual_seed(3)
+    ours = F.dropout(x, 0.25)
+    applied.back()
+    torch.manual_seed(3)
+    assert not torch.equal(F.dropout(x, 0.25), ours)
+
+
+@needs_compiler
+@pytest.mark.parametrize("need_weights", [False, True])
+def test_a_transformer_trains_and_its_attention_weights_are_dropped(applied, need_weights, monkeypatch):
+    shapes = []
+    original = kernel.dropout
+
+    def watched(x, p=0.5, training=True, inplace=False):
+        shapes.append(tuple(x.shape))
+        return original(x, p, training, inplace)
+
+    monkeypatch.setattr(kernel, "dropout", watched)
+    applied(kernels={"dropout": "parallel"})
+    attention = nn.MultiheadAttention(16, 2, dropout=0.1, batch_first=True)
+    x = torch.randn(32, 20, 16)
+    attention(x, x, x, need_weights=need_weights)[0].sum().backward()
+    assert shapes == [(64, 20, 20)] if need_weights else [(32, 2, 20, 20)]
+    assert applied.ok("kernels.dropout")
+    layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.1, batch_first=True)
+    shapes.clear()
+    layer(x).sum().backward()
+    assert len(shapes) == 4
+    shapes.clear()
+    with torch.no_grad():
+        layer.eval()(x)
+    assert shapes == []
+
+
+@pytest.mark.parametrize("mask", ["none", "causal", "bool", "float"])
+@pytest.mark.parametrize("scale", [None, 0.3])
+def test_unfused_attention_is_torchs_where_nothing_is_dropped(mask, scale):
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, 3, n, 8, dtype=torch.float64, requires_grad=True) for n in (5, 7, 7))
+    given = None
+    if mask == "bool":
+        given = torch.rand(5, 7) > 0.4
+        given[2] = False  # a row that sees nothing
+    elif mask == "float":
+        given = torch.randn(2, 1, 5, 7, dtype=torch.float64)
+    causal = mask == "causal"
+    truth = F.scaled_dot_product_attention(q, k, v, given, 0.0, causal, scale=scale)
+    found = unfused_attention(q, k, v, given, 0.0, causal, scale, lambda x, p: x)
+    torch.testing.assert_close(found, truth)
+    wanted = torch.autograd.grad(truth.square().sum(), (q, k, v))
+    torch.testing.assert_close(torch.autograd.grad(found.square().sum(), (q, k, v)), wanted)
+
+
+def test_a_mask_beside_is_causal_is_refused_as_torch_does():
+    q = torch.randn(1, 1, 4, 4)
+    with pytest.raises(RuntimeError, match="attn_mask"):
+        unfused_attention(q, q, q, torch.ones(4, 4), 0.1, True, None, F.dropout)
+
+
+def test_a_kernel_that_cannot_be_built_leaves_torchs_own(applied, monkeypatch):
+    monkeypatch.setattr(kernel, "available", lambda: "no C++ compiler was found")
+    before = F.dropout, F.scaled_dot_product_attention
+    applied(kernels={"dropout": "parallel"})
+    assert (F.dropout, F.scaled_dot_product_attention) == before
+    assert applied.why("kernels.dropout") == "no C++ compiler was found"
+
+
+def test_convolutions_run_in_nhwc_with_the_same_result(applied):
+    def losses():
+        torch.manual_seed(1)
+        model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 4, 3), nn.Flatten(), nn.LazyLinear(2))
+        model(torch.randn(2, 3, 8, 8))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+        found = []
+        for _ in range(4):
+            optimizer.zero_grad()
+            loss = model(torch.randn(2, 3, 8, 8)).square().mean()
+            loss.backward()
+            optimizer.step()
+            found.append(loss.item())
+        return model, found
+
+    _, truth = losses()
+    applied(kernels={"memory_format": "channels_last"})
+    model, found = losses()
+    assert found == pytest.approx(truth, rel=1e-4)
+    assert model[0].weight.is_contiguous(memory_format=torch.channels_last)
+    assert applied.ok("kernels.memory_format")
