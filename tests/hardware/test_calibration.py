@@ -57,6 +57,17 @@ def test_a_calibration_is_kept_and_found_again(home, a_calibration):
     assert (found.median("matmul.fp32.flops_per_s"), found.ceiling("nothing")) == (1e11, None)
 
 
+def test_the_ceiling_is_the_best_sample_and_at_least_that_of_one_thread(a_calibration):
+    samples = Measured.of([60e9, 80e9, 20e9], unit="flop/s", method="")
+    entries = {"matmul.fp32.flops_per_s": rate(30e9), "matmul.fp32.threads1.flops_per_s": samples, "dispatch.op_s":
+               Measured.of([2e-6, 1e-6], unit="s", method="")}  # fmt: skip
+    found = a_calibration(entries=entries)
+    assert found.ceiling("matmul.fp32.flops_per_s") == 80e9
+    assert found.ceiling("matmul.fp32.threads1.flops_per_s") == 80e9
+    assert found.ceiling("dispatch.op_s") == 1e-6
+    assert found.ceiling("matmul.bf16.flops_per_s") is None
+
+
 def test_the_newest_that_matches_is_loaded_and_a_quiet_one_first(a_calibration):
     assert load_calibration() is None
     save_calibration(a_calibration(created="2026-01-01T00:00:00+00:00", fingerprint="another"))
