@@ -15,9 +15,11 @@ from steptime.errors import SteptimeError
 from steptime.explain import Explanation
 from steptime.report import numbers, palette
 from steptime.report.blocks import Section
+from steptime.report.sections_findings import findings_section
 from steptime.report.sections_machine import roofline_section, utilisation_section
+from steptime.report.sections_ops import ops_section
 from steptime.report.sections_provenance import provenance_section
-from steptime.report.sections_step import findings_section, ops_section, step_section
+from steptime.report.sections_step import step_section
 from steptime.report.sections_tuning import quality_section, remedies_section
 from steptime.report.tuning import Tuning, read_tuning
 
@@ -71,7 +73,7 @@ def _fill(
     before: Explanation | None, tuned: Tuning | None, provenance: Mapping[str, Any], sections: list[Section]
 ) -> str:
     headline, lead = _verdict(before, tuned)
-    command = _command(provenance)
+    command = _command(provenance) or (_command({"command": before.facts.process.get("argv")}) if before else "")
     return (
         _environment()
         .get_template("report.html.j2")
@@ -144,7 +146,11 @@ def _facts(before: Explanation | None, tuned: Tuning | None) -> list[dict[str, s
         facts.append({"name": "MFU before" if tuned else "MFU", "value": numbers.percent(before.mfu), "small": ""})
     if before and before.inflation is not None and not tuned:
         facts.append(
-            {"name": "tracing inflation", "value": numbers.ratio(before.inflation), "small": "taken out below"}
+            {
+                "name": "tracing inflation",
+                "value": numbers.ratio(before.inflation),
+                "small": "taken out below" if before.inflation > 1 else "within the noise",
+            }
         )
     return facts
 

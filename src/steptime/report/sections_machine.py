@@ -6,7 +6,10 @@ from steptime.explain import Explanation, RankRow
 from steptime.report import numbers
 from steptime.report.blocks import Absent, Block, Column, Heading, Row, Section, Table, TableBlock, Text, figure, table
 from steptime.report.charts_roofline import MOST_POINTS, points, roofline
+from steptime.report.sections_ops import merge_ops
 
+_SMALL_SHARE = 0.001
+"""Dtypes below this share of the step are left out of the table."""
 _NO_CEILINGS = (
     "This machine's ceilings are not known, so nothing says how far the ops are from them: run steptime probe."
 )
@@ -17,7 +20,8 @@ def roofline_section(explanation: Explanation | None) -> Section | None:
     if explanation is None:
         return None
     title = "Against the ceilings of this machine"
-    found = points(explanation.ops, explanation.utilisation)
+    ops = merge_ops(explanation.ops)
+    found = points(ops, explanation.utilisation)
     if not found:
         reason = "No op of the step has both a FLOP formula and known bytes (the trace may lack input shapes)."
         return Section(id="roofline", title=title, blocks=(Absent(reason),))
@@ -39,7 +43,7 @@ def roofline_section(explanation: Explanation | None) -> Section | None:
         "The roofs are what steptime probe measured here. Bytes are inputs and outputs, each moved once: an op whose "
         "operands stay in a cache can stand above the slope."
     )
-    blocks.append(figure(lambda width: roofline(explanation.ops, explanation.utilisation, width, step), caption))
+    blocks.append(figure(lambda width: roofline(ops, explanation.utilisation, width, step), caption))
     if not any(row.ceiling_flops_per_s for row in explanation.utilisation):
         blocks.append(Absent(_NO_CEILINGS))
     return Section(id="roofline", title=title, blocks=tuple(blocks))
@@ -88,6 +92,7 @@ def _by_dtype(explanation: Explanation) -> Table:
             )
         )
         for row in explanation.utilisation
+        if row.compute_ns >= _SMALL_SHARE * explanation.step.median_ns
     ]
     heads = (
         "FLOP per step",

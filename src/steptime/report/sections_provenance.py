@@ -57,6 +57,10 @@ def provenance_section(
 ) -> Section:
     """Always there: at the least it defines the numbers above."""
     blocks: list[Block] = []
+    if not provenance and explanation and explanation.facts.process:
+        # a session knows its command and interpreter even where no ledger was kept
+        process = explanation.facts.process
+        provenance = {"command": process.get("argv"), "cwd": process.get("cwd"), "python": process.get("python")}
     if provenance:
         blocks.append(Pairs(pairs_of({key: value for key, value in provenance.items() if key not in _LONG})))
         blocks.extend(_long(key, provenance[key]) for key in _LONG if provenance.get(key))
