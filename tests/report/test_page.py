@@ -135,7 +135,9 @@ def test_every_finding_is_there_with_the_cells_and_ops_behind_it(full, explanati
     for finding in explanation["findings"]:
         assert finding["title"] in page.text
     evidence = page.tables["Cells behind the finding"]
-    assert [row[0] for row in evidence[1:]] == ["idle: data"]  # of the last finding
+    cells = explanation["findings"][-1]["cells"]  # the parser keeps the last table of a name
+    assert sorted(row[1] for row in evidence[1:]) == sorted(cell["phase"] for cell in cells)
+    assert {row[0] for row in evidence[1:]} == {cell["group"] for cell in cells}
 
 
 def test_ops_stand_longest_first(full, explanation):
@@ -235,7 +237,9 @@ def test_nothing_a_user_wrote_becomes_markup(explanation, tuning, after):
         op |= {"name": HOSTILE, "module": HOSTILE, "source": HOSTILE, "dtype": HOSTILE}
     explanation["gaps"][0]["source"] = HOSTILE
     explanation["stacks"] = [[HOSTILE, 0.5]]
-    explanation["findings"] = [{"title": HOSTILE, "why": HOSTILE, "group": "random", HOSTILE: HOSTILE}]
+    explanation["findings"] = [
+        {"title": HOSTILE, "detail": HOSTILE, "group": "random", HOSTILE: HOSTILE, "sources": [HOSTILE]}
+    ]
     explanation |= {"verdict": HOSTILE, "notes": [HOSTILE], "dropped": [HOSTILE]}
     explanation["facts"] |= {"device": HOSTILE, "framework": HOSTILE, "loader": {HOSTILE: HOSTILE}}
     explanation["corrected"][0]["group"] = HOSTILE

@@ -24,44 +24,41 @@ def findings_section(explanation: Explanation | None) -> Section | None:
     return Section(id="findings", title="Findings", blocks=tuple(blocks))
 
 
+_TOLD = frozenset(
+    {"title", "detail", "resource", "group", "phase", "ns", "low_ns", "high_ns", "share", "cells", "ops", "sources"}
+    | {"remedies"}
+)
+"""What has a place of its own in a finding; anything else is listed with its evidence."""
+
+
 def _finding(finding: Mapping[str, Any], explanation: Explanation) -> FindingBlock:
-    """A finding's title, its sentence, its size, and what the explanation holds on the group and phase it names."""
-    told = {
-        "title",
-        "name",
-        "what",
-        "why",
-        "detail",
-        "ns",
-        "low_ns",
-        "high_ns",
-        "share",
-        "cells",
-        "ops",
-        "source",
-        "sources",
-    }
-    title = str(finding.get("title") or finding.get("what") or finding.get("name") or "finding")
-    lines = [str(finding[key]) for key in ("what", "why", "detail") if finding.get(key) and str(finding[key]) != title]
+    """A finding's sentence and size, and what the explanation holds on the cells it names."""
+    whole = explanation.step.median_ns
+    lines = [numbers.sentence(str(finding.get("detail") or ""))]
     if finding.get("ns") is not None:
         size = numbers.duration_interval(finding["ns"], finding.get("low_ns"), finding.get("high_ns"))
-        lines.append(f"{size} per step, {numbers.share(finding['ns'], explanation.step.median_ns)} of it.")
+        lines.append(f"{size} per step, {numbers.share(finding['ns'], whole)} of it.")
+    if finding.get("remedies"):
+        lines.append(f"Known remedies: {', '.join(map(str, finding['remedies']))}.")
     cells = [cell for cell in explanation.corrected if _names(finding, cell.resource, cell.group, cell.phase)]
-    ops = [
-        op
-        for op in explanation.ops
-        if _names(finding, op.resource, op.group, op.phase) or op.name in _listed(finding, "ops")
-    ]
+    ops = [op for op in explanation.ops if _names(finding, op.resource, op.group, op.phase)]
+    if not ops:
+        ops = [op for op in explanation.ops if op.name in _listed(finding, "ops")]
     tables = []
     if cells:
-        tables.append(_evidence_cells(cells, explanation.step.median_ns))
+        tables.append(_evidence_cells(cells, whole))
     if ops:
-        tables.append(ops_table(merge_ops(ops)[:_MOST_OPS], explanation.step.median_ns))
-    pairs = [(str(key).replace("_", " "), _said(value)) for key, value in finding.items() if key not in told]
-    sources = _listed(finding, "sources") or ([str(finding["source"])] if finding.get("source") else [])
+        tables.append(ops_table(merge_ops(ops)[:_MOST_OPS], whole))
+    pairs = [(str(key).replace("_", " "), _said(value)) for key, value in finding.items() if key not in _TOLD]
+    sources = _listed(finding, "sources")
     if sources:
-        pairs.append(("source lines", "; ".join(sources)))
-    return FindingBlock(title=title, lines=tuple(lines), pairs=tuple(pairs), tables=tuple(tables))
+        pairs.append(("lines, or the ops around them", "; ".join(sources)))
+    return FindingBlock(
+        title=str(finding.get("title") or "finding"),
+        lines=tuple(line for line in lines if line),
+        pairs=tuple(pairs),
+        tables=tuple(tables),
+    )
 
 
 def _listed(finding: Mapping[str, Any], key: str) -> list[str]:
