@@ -1,7 +1,11 @@
 import resource
+import tempfile
+from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from steptime.errors import SteptimeError
 from steptime.ledger.columns import read_columns, write_columns
@@ -14,6 +18,23 @@ def test_series_of_any_length_come_back_exactly(tmp_path):
     assert (process.rank, process.pid) == (3, 42)
     np.testing.assert_array_equal(process.series["loss"], losses)
     assert process.series["step_ns"].tolist() == [2**53, 1]
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.dictionaries(
+        st.text(st.characters(exclude_categories=["Cs"]), max_size=8),
+        st.lists(st.floats(allow_nan=True), min_size=1, max_size=20),
+        max_size=5,
+    )
+)
+def test_whatever_is_written_is_read(series):
+    with tempfile.TemporaryDirectory() as folder:
+        write_columns(Path(folder), rank=0, pid=1, series=series)
+        (process,) = read_columns(Path(folder)).processes
+    assert set(process.series) == set(series)
+    for name, values in series.items():
+        np.testing.assert_array_equal(process.series[name], values)
 
 
 def test_ranks_are_merged_in_numeric_order(tmp_path):
@@ -78,7 +99,7 @@ def test_a_folder_that_cannot_be_made_is_one_line(tmp_path):
     (tmp_path / "file").write_text("")
     for folder in ("/proc/steptime/columns", str(tmp_path / "file" / "columns")):
         with pytest.raises(SteptimeError, match="cannot be written"):
-            write_columns(type(tmp_path)(folder), rank=0, pid=1, series={"a": [1.0]})
+            write_columns(Path(folder), rank=0, pid=1, series={"a": [1.0]})
 
 
 def test_a_table_is_no_series(tmp_path):

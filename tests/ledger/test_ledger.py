@@ -1,6 +1,7 @@
 import json
 import multiprocessing
 import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -181,6 +182,21 @@ def test_a_run_whose_process_was_killed_is_told_from_one_that_runs():
     elsewhere = a_run(host={**lost.host, "name": "another"})
     ended = a_run(host=lost.host, status="failed")
     assert [is_lost(run) for run in (reused, elsewhere, ended, a_run())] == [True, False, False, False]
+
+
+@pytest.mark.spawned
+def test_a_prediction_outlives_the_process_that_is_killed_right_after_it(tmp_path):
+    code = f"""
+import os, signal
+from steptime.ledger import Ledger, RunRow
+ledger = Ledger.open({str(tmp_path / "ledger.db")!r})
+run = ledger.add_run(RunRow(kind="tune", command=["x"], cwd="/"))
+ledger.add_prediction(run, "dropout", 0.2, 0.1, 0.3, "kernel")
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -9
+    with Ledger.open(tmp_path / "ledger.db") as ledger:
+        assert [(row.remedy, row.predicted_s) for row in ledger.predictions()] == [("dropout", 0.2)]
 
 
 def _append(path, start, count):

@@ -1,7 +1,7 @@
 """Bulky series of a run (step times, losses, block times) as Parquet, one file a process, merged when read.
 
 A file is a long table `series: dictionary<string>, index: int64, value: float64`, so that series of any number and
-length share it. Integers are exact up to 2**53 (nanoseconds: 104 days).
+length share it; an empty series leaves no trace. Integers are exact up to 2**53 (nanoseconds: 104 days).
 """
 
 from __future__ import annotations
