@@ -46,13 +46,19 @@ using Call = SteptimeAttention;
 
 constexpr float kInfinity = __builtin_inff();
 constexpr int64_t kScoresInCache = 16384;  // floats of one block of scores: 64 KiB, two of which an L2 holds
+constexpr int64_t kLeastRows = 8 * kRows;  // the gradients of K and V are read and written once a block
 
-int64_t padded(int64_t n) { return (n + kFloats - 1) / kFloats * kFloats; }
+// Floats from one row of scores to the next: whole vectors, and never a multiple of 32, so that a column of scores,
+// which the backward products read, spreads over the sets of the cache.
+int64_t score_stride(const Call& c) {
+  const int64_t width = padded(c.keys);
+  return width % 32 == 0 ? width + 16 : width;
+}
 
 // Rows of scores worked on together: few enough to stay in cache, enough to amortise the pass over K and V.
 int64_t block_rows(const Call& c) {
-  int64_t rows = kScoresInCache / padded(c.keys) / kRows * kRows;
-  if (rows < 4 * kRows) rows = 4 * kRows;
+  int64_t rows = kScoresInCache / score_stride(c) / kRows * kRows;
+  if (rows < kLeastRows) rows = kLeastRows;
   return rows < c.queries ? rows : c.queries;
 }
 
@@ -75,30 +81,6 @@ class Arena {
  private:
   float *start_, *next_;
 };
-
-// to[d][s] = from[s][d] * factor, rows padded with zeros.
-void transpose(const float* from, int64_t stride, int64_t rows, int64_t depth, float factor, float* to, int64_t width) {
-  for (int64_t d = 0; d < depth; d++) {
-    for (int64_t s = 0; s < rows; s++) to[d * width + s] = from[s * stride + d] * factor;
-    for (int64_t s = rows; s < width; s++) to[d * width + s] = 0;
-  }
-}
-
-struct Rows {
-  const float* data;
-  int64_t stride;
-};
-
-// The rows themselves where their length is whole vectors, else a copy padded with zeros.
-Rows padded_rows(const float* from, int64_t stride, int64_t rows, int64_t depth, float* room) {
-  const int64_t width = padded(depth);
-  if (width == depth) return {from, stride};
-  for (int64_t s = 0; s < rows; s++) {
-    for (int64_t d = 0; d < depth; d++) room[s * width + d] = from[s * stride + d];
-    for (int64_t d = depth; d < width; d++) room[s * width + d] = 0;
-  }
-  return {room, width};
-}
 
 void copy_rows(const float* from, int64_t width, float* to, int64_t stride, int64_t rows, int64_t depth) {
   for (int64_t s = 0; s < rows; s++) std::memcpy(to + s * stride, from + s * width, static_cast<size_t>(depth) * 4);
@@ -151,21 +133,22 @@ float softmax_row(float* row, int64_t columns, const uint8_t* keep, int64_t keys
 }
 
 void forward_heads(const Call& c, int64_t begin, int64_t end) {
-  const int64_t wide = padded(c.keys), deep = padded(c.depth), block = block_rows(c);
-  Arena arena(c.depth * wide + c.keys * deep + block * (wide + deep) + block * c.keys / 4 + 128);
-  float* const k_transposed = arena.take(c.depth * wide);
+  const int64_t wide = score_stride(c), deep = padded(c.depth), block = block_rows(c);
+  Arena arena(panel_floats(c.depth, c.keys) + c.keys * deep + block * (wide + deep) + block * c.keys / 4 + 128);
+  float* const k_room = arena.take(panel_floats(c.depth, c.keys));
   float* const v_room = arena.take(c.keys * deep);
   float* const scores = arena.take(block * wide);
   float* const out_room = arena.take(block * deep);
   auto* const keep_room = reinterpret_cast<uint8_t*>(arena.take(block * c.keys / 4 + 1));
   for (int64_t head = begin; head < end; head++) {
     const int64_t b = head / c.heads, h = head % c.heads;
-    transpose(c.k.at(b, h), c.k.row, c.keys, c.depth, c.scale, k_transposed, wide);
-    const Rows v = padded_rows(c.v.at(b, h), c.v.row, c.keys, c.depth, v_room);
+    const Panels k = pack_transposed(c.k.at(b, h), c.k.row, c.depth, c.keys, c.scale, k_room);
+    const Panels v = pack(c.v.at(b, h), c.v.row, c.keys, c.depth, v_room);
     for (int64_t t0 = 0; t0 < c.queries; t0 += block) {
       const int64_t t1 = t0 + block < c.queries ? t0 + block : c.queries, rows = t1 - t0;
       const int64_t keys = visible_keys(c, t1), columns = padded(keys);
-      multiply({c.q.at(b, h) + t0 * c.q.row, c.q.row, 1, k_transposed, wide, scores, wide, c.depth, false}, rows, columns);
+      const float* const q = c.q.at(b, h) + t0 * c.q.row;
+      multiply({q, c.q.row, 1, k, 0, scores, wide, c.depth, false}, rows, columns);
       const uint8_t* keep = keep_rows(c, head, t0, t1, keep_room, false);
       for (int64_t t = t0; t < t1; t++) {
         float* row = scores + (t - t0) * wide;
@@ -174,9 +157,9 @@ void forward_heads(const Call& c, int64_t begin, int64_t end) {
       }
       float* const out = c.out.at(b, h) + t0 * c.out.row;
       if (deep == c.depth) {
-        multiply({scores, wide, 1, v.data, v.stride, out, c.out.row, keys, false}, rows, deep);
+        multiply({scores, wide, 1, v, 0, out, c.out.row, keys, false}, rows, deep);
       } else {
-        multiply({scores, wide, 1, v.data, v.stride, out_room, deep, keys, false}, rows, deep);
+        multiply({scores, wide, 1, v, 0, out_room, deep, keys, false}, rows, deep);
         copy_rows(out_room, deep, out, c.out.row, rows, c.depth);
       }
     }
@@ -212,12 +195,12 @@ struct Gradient {
 };
 
 void backward_heads(const Call& c, int64_t begin, int64_t end) {
-  const int64_t wide = padded(c.keys), deep = padded(c.depth), block = block_rows(c);
+  const int64_t wide = score_stride(c), deep = padded(c.depth), block = block_rows(c);
   const bool whole = deep == c.depth;
-  Arena arena(2 * c.depth * wide + 3 * c.keys * deep + 2 * c.queries * deep + block * (2 * wide + deep) +
-              block * c.keys / 4 + 256);
-  float* const k_transposed = arena.take(c.depth * wide);
-  float* const v_transposed = arena.take(c.depth * wide);
+  Arena arena(2 * panel_floats(c.depth, c.keys) + 3 * c.keys * deep + 2 * c.queries * deep +
+              block * (2 * wide + deep) + block * c.keys / 4 + 256);
+  float* const k_transposed_room = arena.take(panel_floats(c.depth, c.keys));
+  float* const v_transposed_room = arena.take(panel_floats(c.depth, c.keys));
   float* const k_room = arena.take(c.keys * deep);
   float* const grad_k_room = arena.take(c.keys * deep);
   float* const grad_v_room = arena.take(c.keys * deep);
@@ -229,11 +212,11 @@ void backward_heads(const Call& c, int64_t begin, int64_t end) {
   auto* const keep_room = reinterpret_cast<uint8_t*>(arena.take(block * c.keys / 4 + 1));
   for (int64_t head = begin; head < end; head++) {
     const int64_t b = head / c.heads, h = head % c.heads;
-    transpose(c.k.at(b, h), c.k.row, c.keys, c.depth, c.scale, k_transposed, wide);
-    transpose(c.v.at(b, h), c.v.row, c.keys, c.depth, 1.0f, v_transposed, wide);
-    const Rows k = padded_rows(c.k.at(b, h), c.k.row, c.keys, c.depth, k_room);
-    const Rows q = padded_rows(c.q.at(b, h), c.q.row, c.queries, c.depth, q_room);
-    const Rows grad_out = padded_rows(c.grad_out.at(b, h), c.grad_out.row, c.queries, c.depth, grad_out_room);
+    const Panels k_transposed = pack_transposed(c.k.at(b, h), c.k.row, c.depth, c.keys, c.scale, k_transposed_room);
+    const Panels v_transposed = pack_transposed(c.v.at(b, h), c.v.row, c.depth, c.keys, 1.0f, v_transposed_room);
+    const Panels k = pack(c.k.at(b, h), c.k.row, c.keys, c.depth, k_room);
+    const Panels q = pack(c.q.at(b, h), c.q.row, c.queries, c.depth, q_room);
+    const Panels grad_out = pack(c.grad_out.at(b, h), c.grad_out.row, c.queries, c.depth, grad_out_room);
     const Gradient grad_k = whole ? Gradient{c.grad_k.at(b, h), c.grad_k.row} : Gradient{grad_k_room, deep};
     const Gradient grad_v = whole ? Gradient{c.grad_v.at(b, h), c.grad_v.row} : Gradient{grad_v_room, deep};
     if (c.causal) {  // the first block does not reach all keys
@@ -245,26 +228,26 @@ void backward_heads(const Call& c, int64_t begin, int64_t end) {
     for (int64_t t0 = 0; t0 < c.queries; t0 += block) {
       const int64_t t1 = t0 + block < c.queries ? t0 + block : c.queries, rows = t1 - t0;
       const int64_t keys = visible_keys(c, t1), columns = padded(keys);
-      const float* const q_rows = q.data + t0 * q.stride;
-      const float* const grad_out_rows = grad_out.data + t0 * grad_out.stride;
-      multiply({q_rows, q.stride, 1, k_transposed, wide, scores, wide, c.depth, false}, rows, columns);
-      multiply({grad_out_rows, grad_out.stride, 1, v_transposed, wide, grads, wide, c.depth, false}, rows, columns);
+      const float* const q_rows = c.q.at(b, h) + t0 * c.q.row;
+      const float* const grad_out_rows = c.grad_out.at(b, h) + t0 * c.grad_out.row;
+      multiply({q_rows, c.q.row, 1, k_transposed, 0, scores, wide, c.depth, false}, rows, columns);
+      multiply({grad_out_rows, c.grad_out.row, 1, v_transposed, 0, grads, wide, c.depth, false}, rows, columns);
       const uint8_t* keep = keep_rows(c, head, t0, t1, keep_room, true);
       for (int64_t t = t0; t < t1; t++) {
         const int64_t at = (t - t0) * wide;
         mask_row(c, b, h, t, scores + at, columns);
-        const float delta = dot(grad_out_rows + (t - t0) * grad_out.stride, c.out.at(b, h) + t * c.out.row, c.depth);
+        const float delta = dot(grad_out_rows + (t - t0) * c.grad_out.row, c.out.at(b, h) + t * c.out.row, c.depth);
         softmax_backward_row(scores + at, grads + at, columns, keep + (t - t0) * c.keys, c.keys,
                              c.lse[head * c.queries + t], delta, c.scale, c.rescale);
       }
       const bool add = c.causal || t0 > 0;
-      multiply({scores, 1, wide, grad_out_rows, grad_out.stride, grad_v.data, grad_v.stride, rows, add}, keys, deep);
-      multiply({grads, 1, wide, q_rows, q.stride, grad_k.data, grad_k.stride, rows, add}, keys, deep);
+      multiply({scores, 1, wide, grad_out, t0, grad_v.data, grad_v.stride, rows, add}, keys, deep);
+      multiply({grads, 1, wide, q, t0, grad_k.data, grad_k.stride, rows, add}, keys, deep);
       float* const grad_q = c.grad_q.at(b, h) + t0 * c.grad_q.row;
       if (whole) {
-        multiply({grads, wide, 1, k.data, k.stride, grad_q, c.grad_q.row, keys, false}, rows, deep);
+        multiply({grads, wide, 1, k, 0, grad_q, c.grad_q.row, keys, false}, rows, deep);
       } else {
-        multiply({grads, wide, 1, k.data, k.stride, grad_q_room, deep, keys, false}, rows, deep);
+        multiply({grads, wide, 1, k, 0, grad_q_room, deep, keys, false}, rows, deep);
         copy_rows(grad_q_room, deep, grad_q, c.grad_q.row, rows, c.depth);
       }
     }

@@ -49,7 +49,11 @@ def scaled_dot_product_attention(
         ).squeeze(1)
     if scale is None:
         scale = 1.0 / math.sqrt(query.shape[-1])
-    return _Attention.apply(query, key, value, _additive(attn_mask), dropout_p, draw_seed(), is_causal, scale)  # type: ignore[no-any-return]
+    additive, seed = _additive(attn_mask), draw_seed()
+    if torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad):
+        return _Attention.apply(query, key, value, additive, dropout_p, seed, is_causal, scale)  # type: ignore[no-any-return]
+    rows = _rows(query), _rows(key), _rows(value)
+    return _forward(*rows, additive, dropout_p, seed, is_causal, scale, save_keep=False)[0]
 
 
 def mask(seed: int, shape: tuple[int, int, int, int], p: float) -> torch.Tensor:
@@ -154,16 +158,8 @@ class _Attention(torch.autograd.Function):
         scale: float,
     ) -> torch.Tensor:
         q, k, v = _rows(q), _rows(k), _rows(v)
-        shape = (*q.shape[:-1], k.shape[-2])
-        # empty_like keeps the (B, T, H, D) order in memory that a projection has: joining the heads copies nothing
-        out = torch.empty_like(q)
-        lse = torch.empty(q.shape[:-1])
-        wanted = any(ctx.needs_input_grad) and math.prod(shape) <= SAVED_MASK_BYTES
-        keep = torch.empty(shape, dtype=torch.bool) if wanted else None
-        call = native.new_call(q, k, v, p=p, seed=seed, causal=is_causal, scale=scale)
-        broadcast = None if attn_mask is None else attn_mask.expand(shape)
-        _set_common(call, out, lse, keep, broadcast)
-        native.run("forward", call)
+        save_keep = q.numel() // q.shape[-1] * k.shape[-2] <= SAVED_MASK_BYTES
+        out, lse, keep = _forward(q, k, v, attn_mask, p, seed, is_causal, scale, save_keep)
         ctx.save_for_backward(q, k, v, out, lse, keep, attn_mask)
         ctx.p, ctx.seed, ctx.is_causal, ctx.scale = p, seed, is_causal, scale
         return out
@@ -172,18 +168,40 @@ class _Attention(torch.autograd.Function):
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         q, k, v, out, lse, keep, attn_mask = ctx.saved_tensors
         grad = grads[0]
-        shape = (*q.shape[:-1], k.shape[-2])
         if torch.is_grad_enabled() or not (eager_mode() and plain_cpu(grad)):
             return (*_differentiable_backward(ctx, q, k, v, keep, attn_mask, grad), *[None] * 5)
         grad = _rows(grad)
         grad_q, grad_k, grad_v = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
         call = native.new_call(q, k, v, p=ctx.p, seed=ctx.seed, causal=ctx.is_causal, scale=ctx.scale)
-        broadcast = None if attn_mask is None else attn_mask.expand(shape)
-        _set_common(call, out, lse, keep, broadcast)
+        shape = (*q.shape[:-1], k.shape[-2])
+        _set_common(call, out, lse, keep, None if attn_mask is None else attn_mask.expand(shape))
         call.grad_out, call.grad_q = native.view(grad), native.view(grad_q)
         call.grad_k, call.grad_v = native.view(grad_k), native.view(grad_v)
         native.run("backward", call)
         return grad_q, grad_k, grad_v, *[None] * 5
+
+
+def _forward(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    attn_mask: torch.Tensor | None,
+    p: float,
+    seed: int,
+    is_causal: bool,
+    scale: float,
+    save_keep: bool,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    """The output, the rows' log-sum-exp (B, H, T), and the dropout mask (B, H, T, S) if it is to be saved."""
+    shape = (*q.shape[:-1], k.shape[-2])
+    # empty_like keeps the (B, T, H, D) order in memory that a projection has: joining the heads copies nothing
+    out = torch.empty_like(q)
+    lse = torch.empty(q.shape[:-1])
+    keep = torch.empty(shape, dtype=torch.bool) if save_keep else None
+    call = native.new_call(q, k, v, p=p, seed=seed, causal=is_causal, scale=scale)
+    _set_common(call, out, lse, keep, None if attn_mask is None else attn_mask.expand(shape))
+    native.run("forward", call)
+    return out, lse, keep
 
 
 def _set_common(
