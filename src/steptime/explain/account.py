@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steptime.explain.cells import RESOURCES
-from steptime.explain.gaps import device_causes, host_causes
+from steptime.explain.gaps import Causes, device_causes, host_causes
 from steptime.explain.groups import collective_of, copy_of, group_of_kernel, group_of_op, is_waiting_op
 from steptime.explain.host import Host, Window
 from steptime.explain.phases import BACKWARD, DATA, OPTIMIZER, OTHER, phase_segments
@@ -53,8 +53,26 @@ def account(timeline: Timeline, window: tuple[int, int] | None = None) -> Accoun
     host = Host(timeline)
     windows = host.windows() if window is None else (Window(start_ns=window[0], end_ns=window[1], name="given"),)
     phases = phase_segments(host, windows)
+    if not windows:
+        return _empty(host)
     owners = _device_owners if timeline.on_device.any() else _host_owners
     return _assemble(host, windows, phases, *owners(host, windows, phases))
+
+
+def _empty(host: Host) -> Account:
+    nothing = np.empty(0, np.int64)
+    return Account(
+        host=host,
+        windows=(),
+        segments=Segments(start_ns=nothing, end_ns=nothing, owner=nothing),
+        step=nothing,
+        resource=nothing.astype(np.int8),
+        label=nothing,
+        phase=nothing,
+        charged=nothing,
+        labels=(),
+        has_device=bool(host.timeline.on_device.any()),
+    )
 
 
 def _assemble(
@@ -78,14 +96,13 @@ def _assemble(
     idle = np.flatnonzero(~busy)
     has_device = bool(host.timeline.on_device.any())
     pieces = Segments(start_ns=cut.start_ns[idle], end_ns=cut.end_ns[idle], owner=cut.owner[idle])
-    if has_device:
-        # a gap may have several causes one after the other, and belongs to the phase of the kernel that ends it
-        causes, cause_rows, refined, next_phase = device_causes(host, pieces, phase_of)
-        cut, (step, resource, phase, text), idle = _split(cut, idle, refined, cause_rows, (step, resource, phase, text))
-        phase[idle] = np.where(next_phase >= 0, next_phase, phase[idle])
+    if phase_of is None:
+        found = host_causes(host, pieces, phase[idle] == DATA)
     else:
-        causes = host_causes(host, pieces, phase[idle] == DATA)
-    text[idle] = causes
+        found = device_causes(host, pieces, phase_of)
+    cut, (resource, phase, text, step), idle = _split(cut, idle, found, (resource, phase, text, step))
+    phase[idle] = np.where(found.phase >= 0, found.phase, phase[idle])
+    text[idle] = found.cause
     labels, label = np.unique(text.astype(str), return_inverse=True)
     return Account(
         host=host,
@@ -102,20 +119,21 @@ def _assemble(
 
 
 def _split(
-    cut: Segments, rows: Int64s, refined: Segments, source: Int64s, columns: tuple[np.ndarray, ...]
+    cut: Segments, rows: Int64s, found: Causes, columns: tuple[np.ndarray, ...]
 ) -> tuple[Segments, tuple[np.ndarray, ...], Int64s]:
-    """`cut` with the pieces `rows` replaced by the finer pieces of `refined` (`source`: position in `rows`)."""
+    """`cut` with the pieces `rows` replaced by the finer ones of `found`; the columns to match; the new rows."""
     keep = np.ones(len(cut.start_ns), bool)
     keep[rows] = False
-    starts = np.concatenate([cut.start_ns[keep], refined.start_ns])
+    fine = found.pieces
+    starts = np.concatenate([cut.start_ns[keep], fine.start_ns])
     order = np.argsort(starts, kind="stable")
-    is_new = np.concatenate([np.zeros(int(keep.sum()), bool), np.ones(len(refined.start_ns), bool)])[order]
+    is_new = np.concatenate([np.zeros(int(keep.sum()), bool), np.ones(len(fine.start_ns), bool)])[order]
     segments = Segments(
         start_ns=starts[order],
-        end_ns=np.concatenate([cut.end_ns[keep], refined.end_ns])[order],
-        owner=np.concatenate([cut.owner[keep], refined.owner])[order],
+        end_ns=np.concatenate([cut.end_ns[keep], fine.end_ns])[order],
+        owner=np.concatenate([cut.owner[keep], fine.owner])[order],
     )
-    moved = tuple(np.concatenate([column[keep], column[rows][source]])[order] for column in columns)
+    moved = tuple(np.concatenate([column[keep], column[rows][found.source]])[order] for column in columns)
     return segments, moved, np.flatnonzero(is_new)
 
 

@@ -25,8 +25,10 @@ def break_down(timeline: Timeline, window: tuple[int, int] | None = None) -> Bre
 
 
 def tabulate(accounts: Account) -> Breakdown:
-    """The account's pieces summed into cells, a Breakdown a step in `each`."""
+    """The account's pieces summed into cells, a Breakdown a step in `each`; without a window, nothing."""
     rank = int(accounts.timeline.rank[0]) if len(accounts.timeline) else 0
+    if not accounts.windows:
+        return Breakdown(total_ns=0, steps=0, cells=(), rank=rank)
     keys = np.stack([accounts.step, accounts.resource, accounts.label, accounts.phase])
     unique, inverse = np.unique(keys, axis=1, return_inverse=True)
     inverse = inverse.reshape(-1)

@@ -196,7 +196,7 @@ def _gaps(
 
 
 def _busy_neighbours(owner: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The last owner before and the first owner after each piece, -1 at the ends; idle pieces in between are skipped."""
+    """The last owner before and the first after each piece, -1 at the ends; idle pieces in between are skipped."""
     rows = np.arange(len(owner))
     last = np.maximum.accumulate(np.where(owner >= 0, rows, -1))
     following = np.minimum.accumulate(np.where(owner >= 0, rows, len(owner))[::-1])[::-1]

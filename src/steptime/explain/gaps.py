@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -17,6 +18,19 @@ _SYNC_CALL = re.compile(r"Synchronize|^(cuda|hip)Memcpy$|^(cuda|hip)EventQuery")
 _ALLOCATION = re.compile(r"Malloc|Free")
 
 
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class Causes:
+    """Idle pieces cut where their cause changes.
+
+    `source`: each one's row in the pieces that were asked about; `phase`: -1 for the phase of the moment.
+    """
+
+    cause: NDArray[np.object_]
+    source: Int64s
+    pieces: Segments
+    phase: Int64s
+
+
 @cache
 def _cause_of_call(name: str) -> str:
     """The cause that a runtime call is: the host waits, allocates, or launches."""
@@ -25,39 +39,36 @@ def _cause_of_call(name: str) -> str:
     return "allocation" if _ALLOCATION.search(name) else "launch"
 
 
-def host_causes(host: Host, pieces: Segments, in_data: NDArray[np.bool_]) -> NDArray[np.object_]:
-    """The cause of each idle piece of the CPU case; the pieces' owners are ignored.
+def host_causes(host: Host, pieces: Segments, in_data: NDArray[np.bool_]) -> Causes:
+    """The causes of the CPU case; `in_data`: the piece lies in the data phase.
 
     Order: the profiler's own work, garbage collection, the data loader, Python between ops; "other" before the
     thread's first and after its last event.
     """
     t = host.timeline
-    middle = pieces.start_ns + (pieces.end_ns - pieces.start_ns) // 2
-    causes = np.where(in_data, "data", "python").astype(object)
     lane = t.lane == host.training_lane
-    mine = lane & (host.is_op | host.is_annotation)
-    if mine.any():
-        outside = (middle < t.start_ns[mine].min()) | (middle >= t.end_ns[mine].max())
-        causes[outside] = "other"
-    else:
-        causes[:] = "other"
     garbage = np.array([_GARBAGE.search(name) is not None for name in t.names], bool)[t.name]
-    for cause, mask in (
-        ("garbage_collection", garbage & ((t.kind == EventKind.PYTHON) | host.is_annotation) & lane),
-        ("profiler", t.kind == EventKind.OVERHEAD),
-    ):
-        if mask.any() and len(pieces.start_ns):
-            index = np.flatnonzero(mask)
-            window = (int(pieces.start_ns[0]), int(pieces.end_ns[-1]))
-            owners = own(t.start_ns[index], t.end_ns[index], np.zeros(len(index), np.int64), window)
-            causes[owners.owner_at(middle) != NOBODY] = cause
-    return causes
+    special = {
+        "garbage_collection": garbage & ((t.kind == EventKind.PYTHON) | host.is_annotation) & lane,
+        "profiler": t.kind == EventKind.OVERHEAD,
+    }
+    mine = lane & (host.is_op | host.is_annotation)
+    edges = [t.start_ns[mine].min(initial=2**62), t.end_ns[mine].max(initial=-(2**62))]
+    borders = [np.array(edges, np.int64)]
+    borders += [times[mask] for mask in special.values() for times in (t.start_ns, t.end_ns)]
+    fine, source = _cut_at(pieces, np.unique(np.concatenate(borders)))
+    causes = np.where(in_data[source], "data", "python").astype(object)
+    causes[(fine.start_ns < edges[0]) | (fine.start_ns >= edges[1])] = "other"
+    for cause, mask in special.items():
+        if mask.any() and len(fine.start_ns):
+            window = (int(fine.start_ns[0]), int(fine.end_ns[-1]))
+            owners = own(t.start_ns[mask], t.end_ns[mask], np.zeros(int(mask.sum()), np.int64), window)
+            causes[owners.owner_at(fine.start_ns) != NOBODY] = cause
+    return Causes(cause=causes, source=source, pieces=fine, phase=np.full(len(causes), -1, np.int64))
 
 
-def device_causes(
-    host: Host, pieces: Segments, phase_of: Int64s | None
-) -> tuple[NDArray[np.object_], Int64s, Segments, Int64s]:
-    """The causes of a device's gaps: (cause, row in `pieces`, finer pieces, phase of the kernel that ends the gap).
+def device_causes(host: Host, pieces: Segments, phase_of: Int64s) -> Causes:
+    """The causes of a device's gaps; a gap belongs to the phase (`phase_of`, by event) of the kernel that ends it.
 
     Until the launch call of the gap's last event began, the cause is what the launching thread did; during the call
     and until the event started it is "launch". A thread that stands still says what the training thread did.
@@ -67,12 +78,11 @@ def device_causes(
     starts = t.start_ns[device]
     launches = host.launch
     if not len(pieces.start_ns):
-        return np.empty(0, object), np.empty(0, np.int64), pieces, np.empty(0, np.int64)
+        nothing = np.empty(0, np.int64)
+        return Causes(cause=np.empty(0, object), source=nothing, pieces=pieces, phase=nothing)
     lanes = sorted({host.training_lane, *t.lane[launches[launches >= 0]].tolist()} - {-1})
     window = (int(pieces.start_ns[0]), int(pieces.end_ns[-1]))
     activity = {lane: _activity(host, lane, window) for lane in lanes}
-    fine = pieces
-    source = np.arange(len(pieces.start_ns))
     borders = [segments.start_ns for segments, _ in activity.values()]
     known = launches[launches >= 0]
     borders += [t.start_ns[known], t.end_ns[known]]
@@ -89,14 +99,13 @@ def device_causes(
     begun = (launch >= 0) & (fine.start_ns >= t.start_ns[launch])
     causes[begun] = "launch"
     causes[causes == ""] = "python" if lanes else "other"
-    phase = np.full(len(fine.start_ns), -1, np.int64)
-    if phase_of is not None:
-        phase = np.where(ends_gap >= 0, phase_of[ends_gap], -1)
-    return causes, source, fine, phase
+    return Causes(cause=causes, source=source, pieces=fine, phase=np.where(ends_gap >= 0, phase_of[ends_gap], -1))
 
 
 def _cut_at(pieces: Segments, borders: Int64s) -> tuple[Segments, Int64s]:
     """The pieces (which need not touch each other) cut at the borders inside them, and each one's row in `pieces`."""
+    if not len(pieces.start_ns):
+        return pieces, np.empty(0, np.int64)
     row = np.searchsorted(pieces.start_ns, borders, side="right") - 1
     inside = (row >= 0) & (borders > pieces.start_ns[row]) & (borders < pieces.end_ns[row])
     starts = np.concatenate([pieces.start_ns, borders[inside]])

@@ -132,7 +132,8 @@ class Host:
         busy = t.on_device if t.on_device.any() else np.ones(len(t), bool)
         if not len(t):
             return ()
-        return (Window(start_ns=int(t.start_ns[busy].min()), end_ns=int(t.end_ns[busy].max()), name="trace"),)
+        whole = Window(start_ns=int(t.start_ns[busy].min()), end_ns=int(t.end_ns[busy].max()), name="trace")
+        return (whole,) if whole.end_ns > whole.start_ns else ()
 
     def _annotated(self, found: Int64s, name: str) -> tuple[Window, ...]:
         t = self.timeline

@@ -253,8 +253,8 @@ def _notes(explanation: Explanation) -> Iterable[str]:
         steps = f"{explanation.breakdown.steps} traced steps"
         if explanation.inflation >= 1:
             yield (
-                f"Tracing made the step {explanation.inflation:.2f}x as long ({duration(explanation.traced_step_ns)}, {steps}); "
-                f"the split above has that taken out. The intervals say how sure it is."
+                f"Tracing made the step {explanation.inflation:.2f}x as long: {duration(explanation.traced_step_ns)} "
+                f"over {steps}. The split above has that taken out; the intervals say how sure it is."
             )
         else:
             yield (

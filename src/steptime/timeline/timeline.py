@@ -76,7 +76,7 @@ class Timeline:
 
     `start_ns`, `duration_ns`: int64 nanoseconds (since the epoch where the trace tells it; one clock within a rank).
     `lane`: index into `lanes`. `name`, `module`, `source`: index into `names`, -1 where unknown.
-    `correlation`, `external`, `sequence`: the profiler's links, -1 where absent. `inputs`: index into `input_table`, -1.
+    `correlation`, `external`, `sequence`: the profiler's links. `inputs`: index into `input_table`. -1 where absent.
     `bytes`: size of a copy or a collective's message, -1 where unknown; `group_size`: ranks of a collective, 0 unknown.
     """
 
