@@ -17,7 +17,7 @@ $(VENV)/.stamp: pyproject.toml constraints.txt
 	touch $@
 
 demo: setup
-	$(BIN)/python examples/ticks/demo.py --json out/demo.json
+	$(BIN)/python scripts/demo.py --json out/demo.json
 
 test: setup
 	$(BIN)/python -m pytest -m 'not slow and not gpu'
