@@ -113,4 +113,4 @@ def test_a_machine_that_tells_nothing(tmp_path):
 def test_this_machine_agrees_with_the_operating_system():
     machine = look_at_machine()
     assert machine.threads == len(os.sched_getaffinity(0))
-    assert machine.memory_bytes == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert 0 < machine.memory_bytes <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
