@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from steptime.explain.remedies.evidence import Evidence, total
+from steptime.explain.remedies.evidence import Evidence, most, total
 from steptime.explain.remedies.remedy import Family, Micro, Proposal, Remedy, no_requests, not_tried, proposed
 
 THREAD = Remedy(
@@ -31,9 +31,10 @@ def propose(evidence: Evidence, micro: Micro) -> list[Proposal]:
     return [_thread(evidence), _workers(evidence), _pinning(evidence)]
 
 
-def _exposed(evidence: Evidence) -> tuple[float, tuple[tuple[int, float], ...]]:
+def _exposed(evidence: Evidence) -> tuple[float, float, tuple[tuple[int, float], ...]]:
+    """Time that the loader holds the step up: likely, at most; and the items it stands in."""
     items = evidence.where(lambda item: item.phase == "data")
-    return total(items), tuple((index, 1.0) for index, _ in items)
+    return total(items), most(items), tuple((index, 1.0) for index, _ in items)
 
 
 def hidden_ns(evidence: Evidence, work_ns: float) -> tuple[float, float, float]:
@@ -63,35 +64,37 @@ def _own_workers(evidence: Evidence) -> int:
 
 
 def _thread(evidence: Evidence) -> Proposal:
-    now, claims = _exposed(evidence)
-    if not now:
+    now, at_most, claims = _exposed(evidence)
+    if not at_most:
         return not_tried(THREAD, "no time is spent waiting for data")
     if _own_workers(evidence):
         return not_tried(THREAD, "the script's loader has workers already")
     saved, low, high = hidden_ns(evidence, now)
+    high = max(high, hidden_ns(evidence, at_most)[0])
     basis = (
         f"the loader holds the step up for {now / 1e6:.1f} ms (breakdown); the other ops leave "
         f"{evidence.cores} cores room for {saved / 1e6:.1f} ms of it"
     )
-    claims = tuple((index, saved / now) for index, _ in claims)
+    claims = tuple((index, saved / now if now else 0.0) for index, _ in claims)
     return proposed(THREAD, saved_ns=saved, low_ns=low, high_ns=high, basis=basis, claims=claims)
 
 
 def _workers(evidence: Evidence) -> Proposal:
-    now, claims = _exposed(evidence)
-    if not now:
+    now, at_most, claims = _exposed(evidence)
+    if not at_most:
         return not_tried(WORKERS, "no time is spent waiting for data")
     if _own_workers(evidence):
         return not_tried(WORKERS, "the script's loader has workers already")
     if _loader(evidence).get("iterable"):
         return not_tried(WORKERS, "each worker would repeat an IterableDataset's samples")
     hidden, low, high = hidden_ns(evidence, now)
+    high = max(high, hidden_ns(evidence, at_most)[0])
     saved = min(hidden, now - _TRANSPORT_NS)
     basis = (
         f"the loader holds the step up for {now / 1e6:.1f} ms (breakdown); fetching a batch from a worker costs "
         f"about {_TRANSPORT_NS / 1e6:.1f} ms"
     )
-    share = max(saved / now, 0.0)
+    share = max(saved / now, 0.0) if now else 0.0
     return proposed(
         WORKERS,
         saved_ns=saved,

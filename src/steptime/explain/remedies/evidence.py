@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from steptime.explain.explanation import Explanation
+from steptime.explain.explanation import CorrectedCell, Explanation, Gap, OpRow
 
 PARALLEL_GRAIN = 32768
 """Elements below which torch runs an elementwise CPU op on one thread (at::internal::GRAIN_SIZE)."""
@@ -21,7 +21,7 @@ class Item:
     """One share of the step: all calls of an op at one shape, a cause of idleness, or exposed communication or copy.
 
     `kind` is "op", "idle", "exposed_communication" or "exposed_copy"; `name` the op, the cause or the collective.
-    Times are nanoseconds a step.
+    Times are nanoseconds a step; `high_ns` is the upper end of what the overhead correction leaves possible.
     """
 
     kind: str
@@ -29,6 +29,7 @@ class Item:
     group: str
     phase: str
     ns: float
+    high_ns: float = 0.0
     calls: float = 0.0
     shapes: tuple[tuple[int, ...], ...] = ()
     dtype: str = ""
@@ -77,7 +78,10 @@ class Evidence:
             ns[index] *= 1 - min(max(share, 0.0), 1.0)
         left = sum(ns)
         scale = step_ns / left if left else 0.0
-        items = tuple(replace(item, ns=value * scale) for item, value in zip(self.items, ns, strict=True))
+        items = tuple(
+            replace(item, ns=value * scale, high_ns=max(item.high_ns - item.ns, 0.0) * scale + value * scale)
+            for item, value in zip(self.items, ns, strict=True)
+        )
         return replace(self, step_ns=step_ns, items=items)
 
 
@@ -90,13 +94,14 @@ def evidence_of(explanation: Explanation, *, cores: int, python: str = "") -> Ev
         python: the script's interpreter.
     """
     facts = explanation.facts
-    items: list[Item] = [
+    items = [
         Item(
             kind="op",
             name=row.name,
             group=row.group,
             phase=row.phase,
-            ns=float(row.self_ns),
+            ns=_middle(row),
+            high_ns=float(row.high_ns),
             calls=row.calls_per_step,
             shapes=tuple(tuple(shape) for shape in row.shapes),
             dtype=row.dtype,
@@ -108,20 +113,37 @@ def evidence_of(explanation: Explanation, *, cores: int, python: str = "") -> Ev
         if row.resource == "compute"
     ]
     items += [
-        Item(kind="idle", name=gap.cause, group="idle", phase=gap.phase, ns=float(gap.ns), calls=gap.calls_per_step,
-             source=gap.source)
+        Item(
+            kind="idle",
+            name=gap.cause,
+            group="idle",
+            phase=gap.phase,
+            ns=_middle(gap),
+            high_ns=float(gap.high_ns),
+            calls=gap.calls_per_step,
+            source=gap.source,
+        )
         for gap in explanation.gaps
-    ]  # fmt: skip
+    ]
     items += [
-        Item(kind=cell.resource, name=cell.group, group=cell.group, phase=cell.phase, ns=float(cell.ns))
+        Item(
+            kind=cell.resource,
+            name=cell.group,
+            group=cell.group,
+            phase=cell.phase,
+            ns=_middle(cell),
+            high_ns=float(cell.high_ns),
+        )
         for cell in explanation.corrected
         if cell.resource.startswith("exposed_")
     ]
     step_ns = float(explanation.step.median_ns)
-    # the tables may leave out small rows; what is missing belongs to no remedy
-    rest = step_ns - sum(item.ns for item in items)
-    if rest > 0:
-        items.append(Item(kind="idle", name="other", group="idle", phase="other", ns=rest))
+    found = sum(item.ns for item in items)
+    if found > step_ns:
+        items = [replace(item, ns=item.ns * step_ns / found) for item in items]
+    elif found < step_ns:
+        # the tables may leave out small rows; what is missing belongs to no remedy
+        items.append(Item(kind="idle", name="other", group="idle", phase="other", ns=step_ns - found))
     ranks = max(facts.world_size, 1)
     each = max(cores // ranks, 1)
     return Evidence(
@@ -142,6 +164,23 @@ def evidence_of(explanation: Explanation, *, cores: int, python: str = "") -> Ev
     )
 
 
+def _middle(row: OpRow | Gap | CorrectedCell) -> float:
+    """The middle of a row's interval, in ns.
+
+    The correction's own point charges the overhead to the events, which leaves nothing of a loop of short ops; its
+    other extreme charges it to the time. The truth lies between, and a prediction wants the middle.
+    """
+    return (row.low_ns + row.high_ns) / 2
+
+
 def total(found: Iterable[tuple[int, Item]]) -> float:
     """Nanoseconds a step of the items found."""
     return sum(item.ns for _, item in found)
+
+
+def most(found: Iterable[tuple[int, Item]]) -> float:
+    """Nanoseconds a step that the items found may take at most, by the interval of the overhead correction.
+
+    Cells of many short events (a loader in Python, an optimizer's loop) lose most to that correction, at times all.
+    """
+    return sum(max(item.ns, item.high_ns) for _, item in found)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import median
 
 from steptime.explain.remedies.evidence import Evidence, total
 from steptime.explain.remedies.remedy import Family, Micro, Proposal, Remedy, no_requests, not_tried, proposed
 
 _FORK_NS = 5_000.0
 """Starting and joining an OpenMP team: 2-10 us."""
-_SLOW_BYTES_PER_S = 0.3e9
-"""An elementwise op slower than this is far below any memory: 38-53x slower is what denormals cost (facts/quant.md)."""
+_SLOW_RATIO = 12.0
+"""An elementwise op so many times slower, by its bytes, than the step's usual one: denormals cost 38-53x
+(facts/quant.md), and half of the elements denormal is still this much."""
 _PAGE_NS = 700.0
 """A minor page fault with the zeroing of its 4 KiB page: 0.5-1 us."""
 
@@ -101,15 +103,19 @@ def _affinity(evidence: Evidence) -> Proposal:
 
 
 def _denormal(evidence: Evidence) -> Proposal:
-    slow = evidence.where(
-        lambda i: i.kind == "op" and i.group == "elementwise" and bool(i.bytes)
-        and i.elements >= 100_000 and (i.bytes or 0) / (i.ns / 1e9) < _SLOW_BYTES_PER_S
-        if i.ns > 0 else False
-    )  # fmt: skip
+    elementwise = evidence.where(
+        lambda i: i.kind == "op" and i.group == "elementwise" and i.elements >= 100_000 and i.ns > 0 and bool(i.bytes)
+    )
+    # against the step's other ops, not against the memory's rate: a busy machine slows down all of them
+    per_byte = [item.ns / (item.bytes or 1) for _, item in elementwise]
+    usual = median(per_byte) if len(per_byte) >= 3 else 0.0
+    slow = [one for one, cost in zip(elementwise, per_byte, strict=True) if usual and cost > _SLOW_RATIO * usual]
     now = total(slow)
     if not now:
         return not_tried(DENORMAL, "no elementwise op is slow enough to suspect denormal numbers")
-    basis = f"elementwise ops of {now / 1e6:.1f} ms a step run below {_SLOW_BYTES_PER_S / 1e9:.1f} GB/s"
+    basis = (
+        f"elementwise ops of {now / 1e6:.1f} ms a step take over {_SLOW_RATIO:.0f} times the step's usual time a byte"
+    )
     claims = tuple((index, 0.5) for index, _ in slow)
     return proposed(DENORMAL, saved_ns=0.5 * now, low_ns=0.0, high_ns=0.97 * now, basis=basis, claims=claims)
 
