@@ -85,6 +85,13 @@ def test_a_prediction_and_its_measurement_share_an_axis():
     assert float(dot.get("cx")) == pytest.approx(float(band.get("x")) + float(band.get("width")) / 2, abs=0.02)
 
 
+def test_a_remedy_that_could_only_lose_and_was_not_tried_does_not_stretch_the_axis():
+    lost = remedy("d", Estimate(s=-3.3, low_s=-3.4, high_s=-3.2))
+    root = drawn(remedy_dots([remedy("a", Estimate(s=0.01, low_s=0.008, high_s=0.012)), lost], 900))
+    assert len([r for r in root.iter("rect") if r.get("class") == "predicted"]) == 1
+    assert remedy_dots([lost], 900) == ""
+
+
 def test_a_loss_lies_left_of_zero():
     worse = remedy("b", measured=Estimate(s=-0.003, low_s=-0.004, high_s=-0.002))
     root = drawn(remedy_dots([worse, remedy("c", Estimate(s=0.01, low_s=0.0, high_s=0.02))], 900))

@@ -10,12 +10,18 @@ from steptime.report import numbers, svg
 from steptime.report.tuning import Remedy
 
 
+def drawn_here(remedy: Remedy) -> bool:
+    """Whether the figure has a row for it."""
+    return remedy.measured is not None or (remedy.predicted is not None and remedy.predicted.high_s > 0)
+
+
 def remedy_dots(remedies: Sequence[Remedy], width: float) -> Markup:
     """Seconds saved per step: the predicted interval as a band with its centre, the measured point with its interval.
 
-    Remedies without a prediction and a measurement are left out (the text beside the figure names them all).
+    Left out, because the text names them all: remedies without numbers, and those that were not tried because even
+    the upper end of their prediction is a loss (one of them could squeeze the rest of the axis to nothing).
     """
-    shown = [remedy for remedy in remedies if remedy.predicted or remedy.measured]
+    shown = [remedy for remedy in remedies if drawn_here(remedy)]
     if not shown:
         return Markup("")
     ends = [0.0]
@@ -38,7 +44,9 @@ def remedy_dots(remedies: Sequence[Remedy], width: float) -> Markup:
     drawn: list[Markup] = []
     for tick in svg.ticks(low, high, 6 if wide else 4):
         drawn.append(svg.line(place(tick), 0, place(tick), bottom, "zero" if tick == 0 else "grid"))
-        drawn.append(svg.text(place(tick), bottom + 18, _tick(tick, high), anchor="middle", class_="soft num"))
+        drawn.append(
+            svg.text(place(tick), bottom + 18, _tick(tick, max(high, -low)), anchor="middle", class_="soft num")
+        )
     drawn.append(svg.text(width - right, bottom + 38, "saved per step", anchor="end", class_="soft"))
     for index, remedy in enumerate(shown):
         y = index * pitch + (pitch / 2 if wide else 34)
@@ -71,6 +79,6 @@ def _estimates(remedy: Remedy, x: Callable[[float], float], y: float) -> Markup:
     return svg.group(*drawn, tip=tip)
 
 
-def _tick(seconds: float, high: float) -> str:
-    unit, scale = ("s", 1.0) if high >= 1 else ("ms", 1e3) if high >= 1e-3 else ("µs", 1e6)
+def _tick(seconds: float, largest: float) -> str:
+    unit, scale = ("s", 1.0) if largest >= 1 else ("ms", 1e3) if largest >= 1e-3 else ("µs", 1e6)
     return numbers.signed_text(f"{seconds * scale:g} {unit}") if seconds else "0"

@@ -102,7 +102,7 @@ def _verdict(before: Explanation | None, tuned: Tuning | None) -> tuple[str, lis
         if tuned.kept:
             said = f"{tuned.kept} of {len(tuned.remedies)} remedies kept; no run has confirmed them together."
         else:
-            said = "No change was proven to speed this step up."
+            return "No change was proven to speed this step up.", lead
         return f"{said} {_quality(tuned)}", lead
     times = ""
     if tuned.before_s is not None and tuned.after_s is not None:
@@ -140,7 +140,7 @@ def _facts(before: Explanation | None, tuned: Tuning | None) -> list[dict[str, s
         if tuned.ratio_low is not None and tuned.ratio_high is not None:
             interval = f"[{tuned.ratio_low:.2f}, {tuned.ratio_high:.2f}]"
         facts.append({"name": "before / after", "value": numbers.ratio(tuned.ratio), "small": interval})
-    if tuned:
+    if tuned and tuned.kept:
         facts.append({"name": "quality", "value": tuned.quality, "small": ""})
     if before and before.mfu is not None:
         facts.append({"name": "MFU before" if tuned else "MFU", "value": numbers.percent(before.mfu), "small": ""})

@@ -52,7 +52,10 @@ def step_section(explanation: Explanation | None, after: Explanation | None, tun
         "One step, phases in the order they run. Solid: compute; hatched: exposed communication; cross-hatched: "
         "exposed copies; dotted: idle. Point at a part for its nanoseconds and interval."
     )
-    blocks.append(figure(lambda width: step_bars(drawn, width), caption))
+    if any(bar.cells for bar in drawn):
+        blocks.append(figure(lambda width: step_bars(drawn, width), caption))
+    elif len(drawn) > 1:
+        blocks.append(figure(lambda width: step_bars(drawn, width), "Step times on one scale."))
     if any(bar.cells for bar in drawn):
         caption = (
             "The same time by what it was spent on; the line over a bar is its interval, the parts of a bar are phases."

@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from steptime.report import numbers
-from steptime.report.blocks import Absent, Block, Heading, Note, Pairs, RemedyLine, RemedyList, Section, Text, figure
+from steptime.report.blocks import (
+    Absent,
+    Block,
+    Column,
+    Heading,
+    Note,
+    Pairs,
+    RemedyLine,
+    RemedyList,
+    Row,
+    Section,
+    Table,
+    TableBlock,
+    Text,
+    figure,
+    table,
+)
 from steptime.report.charts_quality import difference_text, equivalence, finite_pairs, paired_seeds
-from steptime.report.charts_remedies import remedy_dots
+from steptime.report.charts_remedies import drawn_here, remedy_dots
 from steptime.report.tuning import Loss, Remedy, Tuning
 
 
@@ -20,13 +36,19 @@ def remedies_section(tuning: Tuning | None) -> Section | None:
     if not tuning.remedies:
         return Section(id="remedies", title=title, blocks=(Absent("No remedy applies to this step."),))
     blocks: list[Block] = []
-    if any(remedy.predicted or remedy.measured for remedy in tuning.remedies):
+    if any(drawn_here(remedy) for remedy in tuning.remedies):
         caption = (
             "Time saved per step. Band: the interval predicted before the trial (P10 to P90), its line the median; "
             "dot: measured by interleaved blocks, with its confidence interval. Left of zero the step became slower."
         )
         blocks.append(figure(lambda width: remedy_dots(tuning.remedies, width), caption))
-    blocks.append(RemedyList(tuple(_remedy_line(remedy) for remedy in tuning.remedies)))
+    tried = [remedy for remedy in tuning.remedies if not remedy.untried]
+    untried = [remedy for remedy in tuning.remedies if remedy.untried]
+    if tried:
+        blocks.append(RemedyList(tuple(_remedy_line(remedy) for remedy in tried)))
+    if untried:
+        blocks.append(Heading("Not tried, and why"))
+        blocks.append(TableBlock(_untried_table(untried)))
     if tuning.compile_s:
         cost = f"Compiling costs {numbers.duration(1e9 * tuning.compile_s)} once"
         even = tuning.break_even_steps
@@ -51,6 +73,27 @@ def _remedy_line(remedy: Remedy) -> RemedyLine:
     if remedy.patch:
         lines.append("Plan: " + ", ".join(f"{name} = {value}" for name, value in remedy.patch.items()))
     return RemedyLine(name=remedy.name, verdict=remedy.verdict, tone=remedy.tone, lines=tuple(lines))
+
+
+def _untried_table(remedies: Sequence[Remedy]) -> Table:
+    rows = [
+        Row(
+            cells=(
+                remedy.name,
+                str(remedy.predicted) if remedy.predicted else numbers.MISSING,
+                numbers.sentence(remedy.why),
+                ", ".join(f"{name} = {value}" for name, value in remedy.patch.items()),
+            )
+        )
+        for remedy in remedies
+    ]
+    columns = [
+        Column(head="remedy", wide=True),
+        Column(head="predicted to save", number=True),
+        Column(head="why it was not tried", wide=True),
+        Column(head="plan", code=True, wide=True),
+    ]
+    return table("Not tried, and why", columns, rows)
 
 
 def quality_section(tuning: Tuning | None) -> Section | None:

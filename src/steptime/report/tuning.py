@@ -10,6 +10,7 @@ from typing import Any
 from steptime.errors import SteptimeError
 from steptime.report import numbers
 
+_ORDER = ("kept", "rejected", "undecided", "refused", "no verdict", "not tried")
 _TONES = {"kept": "good", "rejected": "bad", "refused": "bad", "undecided": "open"}
 
 
@@ -41,6 +42,11 @@ class Remedy:
     def tone(self) -> str:
         """How the verdict is coloured: good, bad, open or none."""
         return _TONES.get(self.verdict, "none")
+
+    @property
+    def untried(self) -> bool:
+        """Whether there is nothing but a reason, and perhaps a prediction."""
+        return self.verdict == "not tried" and self.measured is None
 
     @property
     def error(self) -> float | None:
@@ -128,7 +134,7 @@ def _read(data: Mapping[str, Any]) -> Tuning:
         ratio_high=_number(speedup.get("high")),
         before_s=_number(step.get("before_s")),
         after_s=_number(step.get("after_s")) if confirmed else None,
-        remedies=tuple(_remedy(item) for item in data.get("remedies") or ()),
+        remedies=tuple(sorted((_remedy(item) for item in data.get("remedies") or ()), key=_order)),
         quality=str(quality.get("verdict") or "not tested"),
         quality_why=str(quality.get("why") or ""),
         losses=tuple(_loss(name, item) for name, item in _named(quality.get("losses"))),
@@ -169,6 +175,13 @@ def _remedy(item: Mapping[str, Any]) -> Remedy:
         patch=item.get("patch") or {},
         basis=str(item.get("basis") or ""),
     )
+
+
+def _order(remedy: Remedy) -> tuple[int, float]:
+    """Kept first, untried last; within a verdict what saved (or would save) most first."""
+    place = _ORDER.index(remedy.verdict) if remedy.verdict in _ORDER else len(_ORDER)
+    gain = remedy.measured or remedy.predicted
+    return place, -gain.s if gain else math.inf
 
 
 def _named(losses: object) -> list[tuple[str, Mapping[str, Any]]]:
