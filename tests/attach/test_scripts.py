@@ -95,7 +95,8 @@ def test_windows_trace_and_stacks(run_script):
     assert sorted(set(rank.steps.window.tolist())) == [WARM_UP, UNTRACED, TRACED, STACKS]
     assert np.all(np.diff(rank.steps.window) >= 0)
     assert len(rank.steps.durations_of(TRACED)) == 3
-    assert rank.trace is not None and rank.stacks is not None
+    assert rank.trace is not None
+    assert rank.stacks is not None
     events = json.loads(gzip.decompress(rank.trace.read_bytes()))["traceEvents"]
     names = Counter(str(event.get("name")) for event in events)
     (traced,) = np.nonzero(rank.steps.window == TRACED)

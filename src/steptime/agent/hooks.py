@@ -136,17 +136,19 @@ def wrap_backward(begins: Callable[[Any], None], ends: Callable[[], None]) -> No
     torch.autograd.backward = wrap(torch.autograd.backward)
 
 
-def caller_outside_torch() -> tuple[Any, int]:
-    """The code object and line of the innermost frame that is neither ours nor torch's."""
+def caller_outside_torch() -> tuple[str, int]:
+    """File and line of the innermost frame that is neither ours nor torch's."""
     frame = sys._getframe(2)
     while frame is not None:
         name = frame.f_code.co_filename
-        if not _is_library(name):
-            return frame.f_code, frame.f_lineno
+        library = _library.get(name)
+        if library is None:
+            library = "/torch/" in name or "/steptime/agent/" in name or name.startswith("<frozen")
+            _library[name] = library
+        if not library:
+            return name, frame.f_lineno
         frame = frame.f_back
-    return sys._getframe(0).f_code, 0
+    return "<unknown>", 0
 
 
-@functools.lru_cache(maxsize=4096)
-def _is_library(filename: str) -> bool:
-    return "/torch/" in filename or "/steptime/agent/" in filename or filename.startswith("<frozen")
+_library: dict[str, bool] = {}

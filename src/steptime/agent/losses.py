@@ -16,6 +16,9 @@ from steptime.agent.journal import Journal
 BATCH_STEPS = 50
 BATCH_NS = 1_000_000_000  # slow steps are written at least once a second, so a kill loses little
 
+Losses = dict[tuple[str, int], list[Any]]
+"""The values of one step by the place, file and line, from which backward was called."""
+
 _SOURCE = "_steptime_source"
 
 
@@ -27,37 +30,38 @@ class LossLog:
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self._open: dict[str, list[Any]] = {}
-        self._steps: list[dict[str, list[Any]]] = []
-        self._copying: tuple[int, list[dict[str, list[Any]]]] | None = None
+        self._open: Losses = {}
+        self._steps: list[Losses] = []
+        self._copying: tuple[int, list[Losses]] | None = None
         self._first = 0
         self._written_ns = time.perf_counter_ns()
-        self._sites: dict[tuple[Any, int], str] = {}
+        self._scaled = False
         self._on_device = False
 
     def scaled(self, scaled: Any, source: Any) -> None:
         """A GradScaler made `scaled` from `source`: the loss is the source."""
+        self._scaled = True
         setattr(scaled, _SOURCE, source.detach())
 
     def backward_begins(self, tensors: Any) -> None:
         """Notes the scalars that this backward call starts from."""
         for tensor in tensors if isinstance(tensors, (list, tuple)) else (tensors,):
-            loss = getattr(tensor, _SOURCE, tensor)
-            if getattr(loss, "numel", lambda: 0)() != 1:
+            loss = getattr(tensor, _SOURCE, tensor) if self._scaled else tensor
+            if not hasattr(loss, "numel") or loss.numel() != 1:
                 continue
-            place = caller_outside_torch()
-            site = self._sites.get(place)
-            if site is None:
-                site = self._sites[place] = f"{place[0].co_filename}:{place[1]}"
-            loss = loss.detach()
             if hasattr(loss, "to_local"):
-                loss = loss.to_local()
-            if loss.device.type == "cpu":
+                loss = loss.detach().to_local()
+            if loss.is_cpu:
                 value = loss.item()
             else:
                 self._on_device = True
-                value = loss.reshape(()).to("cpu", non_blocking=True)
-            self._open.setdefault(site, []).append(value)
+                value = loss.detach().reshape(()).to("cpu", non_blocking=True)
+            # the place, not the code object: hashing one of those hashes its bytecode
+            place = caller_outside_torch()
+            values = self._open.get(place)
+            if values is None:
+                values = self._open[place] = []
+            values.append(value)
 
     def step_closed(self, now_ns: int) -> None:
         """The training step is over: its losses belong together."""
@@ -87,10 +91,12 @@ class LossLog:
             self._first += len(self._steps)
             self._steps = []
 
-    def _write(self, first: int, steps: list[dict[str, list[Any]]]) -> None:
+    def _write(self, first: int, steps: list[Losses]) -> None:
         sites = sorted({site for step in steps for site in step})
         values = {
-            site: [math.fsum(map(float, step[site])) / len(step[site]) if site in step else math.nan for step in steps]
+            f"{site[0]}:{site[1]}": [
+                math.fsum(map(float, step[site])) / len(step[site]) if site in step else math.nan for step in steps
+            ]
             for site in sites
         }
         if sites:

@@ -300,6 +300,43 @@ def _patch_queries(overlay: Overlay) -> None:
         return sorted({*beneath, *listdir(moved)})
 
     os.listdir = _guarded(overlay, listdir, list_both)
+    scandir = os.scandir
+
+    def scan_both(path: Any = ".") -> Any:
+        moved = overlay.moved(path)
+        if moved is None or not os.path.isdir(moved):
+            return scandir(path)
+        found: dict[str, Any] = {}
+        for folder in (path, moved):  # the overlay's entry of a name replaces the original's
+            if os.path.isdir(folder):
+                with scandir(folder) as entries:
+                    found |= {entry.name: entry for entry in entries}
+        return _Entries(list(found.values()))
+
+    os.scandir = _guarded(overlay, scandir, scan_both)
+
+
+class _Entries:
+    """What `os.scandir` returns: an iterator that can be closed and used as a context."""
+
+    def __init__(self, entries: list[Any]) -> None:
+        self._entries = iter(entries)
+
+    def __iter__(self) -> _Entries:
+        return self
+
+    def __next__(self) -> Any:
+        return next(self._entries)
+
+    def __enter__(self) -> _Entries:
+        return self
+
+    def __exit__(self, *_problem: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Forgets the entries that are left."""
+        self._entries = iter(())
 
 
 def _watch(overlay: Overlay, session: Session) -> Callable[[str, tuple[Any, ...]], None]:
