@@ -21,6 +21,14 @@ from steptime.kernels.eligible import draw_seed, eager_mode, plain_cpu
 SAVED_MASK_BYTES = 64 * 2**20
 _MAXIMUM_DEPTH = 256
 
+# Measured: below so many scores (B H T S) the ten small operations of torch cost no more than one Python autograd
+# function.
+MINIMUM_SCORES = 2048
+
+# Measured: a thread here does the work of about two of torch's, and heads are the unit of work. With fewer heads than
+# this for each thread torch's own, whose products use every thread, is the faster.
+HEADS_A_THREAD = 0.5
+
 
 def scaled_dot_product_attention(
     query: torch.Tensor,
@@ -36,10 +44,11 @@ def scaled_dot_product_attention(
 
     Covers float32 on a CPU in eager mode, query (B, H, T, D), key and value (B, H, S, D), or three dimensions without
     H, any strides, D <= 256, 0 < dropout_p < 1, a bool or float32 mask without gradient. Everything else is torch's
-    own function: no dropout, other dtypes (also under autocast), grouped queries, torch.compile, functorch, subclasses.
+    own function: no dropout, other dtypes (also under autocast), grouped queries, torch.compile, functorch, subclasses,
+    shapes at which torch was measured to be faster (MINIMUM_SCORES, HEADS_A_THREAD).
     """
     if not _covers(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa):
-        return torch._C._nn.scaled_dot_product_attention(
+        return torch._C._nn.scaled_dot_product_attention(  # type: ignore[attr-defined]
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )
     if query.dim() == 3:
@@ -49,11 +58,11 @@ def scaled_dot_product_attention(
         ).squeeze(1)
     if scale is None:
         scale = 1.0 / math.sqrt(query.shape[-1])
-    additive, seed = _additive(attn_mask), draw_seed()
-    if torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad):
-        return _Attention.apply(query, key, value, additive, dropout_p, seed, is_causal, scale)  # type: ignore[no-any-return]
-    rows = _rows(query), _rows(key), _rows(value)
-    return _forward(*rows, additive, dropout_p, seed, is_causal, scale, save_keep=False)[0]
+    # strides are mended here, not in the autograd function: what it saves must be what it was given
+    q, k, v, additive, seed = _rows(query), _rows(key), _rows(value), _additive(attn_mask), draw_seed()
+    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
+        return _Attention.apply(q, k, v, additive, dropout_p, seed, is_causal, scale)  # type: ignore[no-any-return]
+    return _forward(q, k, v, additive, dropout_p, seed, is_causal, scale, save_keep=False)[0]
 
 
 def mask(seed: int, shape: tuple[int, int, int, int], p: float) -> torch.Tensor:
@@ -119,7 +128,10 @@ def _covers(
         return False
     if q.dim() not in (3, 4) or k.shape != v.shape or q.shape[:-2] != k.shape[:-2] or q.shape[-1] != k.shape[-1]:
         return False
-    if q.shape[-1] > _MAXIMUM_DEPTH:
+    heads = math.prod(q.shape[:-2])
+    if q.shape[-1] > _MAXIMUM_DEPTH or heads * q.shape[-2] * k.shape[-2] < MINIMUM_SCORES:
+        return False
+    if heads < HEADS_A_THREAD * torch.get_num_threads():
         return False
     return attn_mask is None or (not is_causal and _covers_mask(attn_mask, (*q.shape[:-1], k.shape[-2])))
 
@@ -157,7 +169,6 @@ class _Attention(torch.autograd.Function):
         is_causal: bool,
         scale: float,
     ) -> torch.Tensor:
-        q, k, v = _rows(q), _rows(k), _rows(v)
         save_keep = q.numel() // q.shape[-1] * k.shape[-2] <= SAVED_MASK_BYTES
         out, lse, keep = _forward(q, k, v, attn_mask, p, seed, is_causal, scale, save_keep)
         ctx.save_for_backward(q, k, v, out, lse, keep, attn_mask)
@@ -231,7 +242,9 @@ def _differentiable_backward(
     """The gradients by torch's operations, for second derivatives and batched gradients: right, and slow."""
     if keep is None:
         keep = mask(ctx.seed, (*q.shape[:-1], k.shape[-2]), ctx.p)  # type: ignore[arg-type]
-    inputs = [x if x.requires_grad else x.detach().requires_grad_() for x in (q, k, v)]
+    create_graph = torch.is_grad_enabled()
     with torch.enable_grad():
-        out = reference.attention(*inputs, keep, p=ctx.p, attn_mask=attn_mask, is_causal=ctx.is_causal, scale=ctx.scale)
-        return torch.autograd.grad(out, inputs, grad, create_graph=torch.is_grad_enabled())
+        # aliases: where q, k and v are one tensor, each gradient is of its own use only
+        q, k, v = (x.view_as(x) if x.requires_grad else x.detach().requires_grad_() for x in (q, k, v))
+        out = reference.attention(q, k, v, keep, p=ctx.p, attn_mask=attn_mask, is_causal=ctx.is_causal, scale=ctx.scale)
+        return torch.autograd.grad(out, (q, k, v), grad, create_graph=create_graph)
