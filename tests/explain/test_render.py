@@ -56,3 +56,12 @@ def test_the_hottest_lines_are_the_users_own(tmp_path):
     )
     assert hottest_lines(path) == (("data.py:3 load", 0.6), ("train.py:12 main", 0.3), ("runpy.py:1 run", 0.1))
     assert hottest_lines(tmp_path / "none") == ()
+
+
+def test_the_line_below_the_loader(tmp_path):
+    path = tmp_path / "stacks.txt"
+    path.write_text(
+        "main (/u/train.py:12);__next__ (/x/torch/utils/data/dataloader.py:7);__getitem__ (/u/set.py:4) 30\n"
+        "main (/u/train.py:12) 70\n"
+    )
+    assert hottest_lines(path, below="torch/utils/data") == (("set.py:4 __getitem__", 0.3),)

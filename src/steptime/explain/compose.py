@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -59,7 +60,7 @@ def explain_session(record: SessionRecord, calibration: Ceilings | None = None) 
         calibration,
         facts,
         rows,
-        hottest_lines(reference.stacks),
+        reference.stacks,
         tuple(dropped),
         tuple(notes),
     )
@@ -82,7 +83,7 @@ def explain_trace(timeline: Timeline, calibration: Ceilings | None = None) -> Ex
     rows = tuple(_rank_row(rank, 0, steps[rank], accounts[rank]) for rank in accounts)
     notes = ("only a trace: its times include what tracing cost; run the script under steptime explain to know it",)
     facts = Facts(device=timeline.device or "cpu", world_size=timeline.world_size)
-    return _compose(accounts[reference], steps[reference], "traced", calibration, facts, rows, (), (), notes)
+    return _compose(accounts[reference], steps[reference], "traced", calibration, facts, rows, None, (), notes)
 
 
 def _compose(
@@ -92,7 +93,7 @@ def _compose(
     calibration: Ceilings | None,
     facts: Facts,
     ranks: tuple[RankRow, ...],
-    stacks: tuple[tuple[str, float], ...],
+    samples: Path | None,
     dropped: tuple[str, ...],
     notes: tuple[str, ...],
 ) -> Explanation:
@@ -124,13 +125,13 @@ def _compose(
         breakdown=breakdown,
         corrected=cells,
         ops=ops,
-        gaps=_gaps(main, breakdown, numbers, correction),
+        gaps=_gaps(main, breakdown, numbers, correction, samples),
         utilisation=use,
         mfu=ideal_ns / correction.median_ns if ideal_ns and correction.median_ns else None,
         ranks=ranks,
         facts=facts,
         verdict=verdict(correction.median_ns, cells, ranks),
-        stacks=stacks,
+        stacks=hottest_lines(samples),
         quality={name: value for name, value in asdict(quality).items() if name != "notes"},
         dropped=dropped,
         notes=notes,
@@ -161,9 +162,17 @@ def _cell_of_pieces(main: Account, numbers: Mapping[tuple[str, str, str], int]) 
 
 
 def _gaps(
-    main: Account, breakdown: Breakdown, numbers: Mapping[tuple[str, str, str], int], correction: Corrected
+    main: Account,
+    breakdown: Breakdown,
+    numbers: Mapping[tuple[str, str, str], int],
+    correction: Corrected,
+    samples: Path | None,
 ) -> tuple[Gap, ...]:
-    """Idle pieces by cause, phase and source, most time first; each cell's corrected time shared by traced time."""
+    """Idle pieces by cause, phase and source, most time first; each cell's corrected time shared by traced time.
+
+    A trace without Python functions names the ops around a gap; the loader's line is known from the stack samples.
+    """
+    loader = hottest_lines(samples, below="torch/utils/data")
     segments = main.segments
     idle = np.flatnonzero(main.resource == IDLE)
     before, after = _busy_neighbours(segments.owner)
@@ -174,6 +183,8 @@ def _gaps(
     sums: dict[tuple[int, str], list[int]] = {}
     cells = _cell_of_pieces(main, numbers)[idle]
     for cell, source, ns in zip(cells.tolist(), sources, pieces.duration_ns.tolist(), strict=True):
+        if loader and breakdown.cells[cell].group == "data":
+            source = loader[0][0]
         total = sums.setdefault((cell, source), [0, 0])
         total[0] += ns
         total[1] += 1

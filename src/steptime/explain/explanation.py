@@ -77,7 +77,10 @@ class OpRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gap:
-    """Idle time of one cause: `source` names the Python line or the op that explains it; `calls_per_step` its gaps."""
+    """Idle time of one cause, `calls_per_step` gaps a step.
+
+    `source` names the Python function or line (where stacks were recorded), else the ops before and after.
+    """
 
     cause: str
     phase: str

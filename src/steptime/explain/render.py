@@ -169,9 +169,9 @@ def _operations(ops: tuple[OpRow, ...]) -> RenderableType:
     (table,) = _table(("the ops that take most", "wide"), ("shapes", "left"), ("phase", "left"), ("calls", "right"),
                       ("ms", "right"), ("GFLOP/s", "right"))  # fmt: skip
     for op in _without_modules(ops)[:OPS_SHOWN]:
-        name = op.name.removeprefix("aten::")
+        name = op.name.removeprefix("aten::").replace("autograd::engine::evaluate_function: ", "autograd ")
         caller = op.caller.removeprefix("aten::")
-        within = f" ({caller})" if caller != name and not caller.startswith("autograd") else ""
+        within = "" if caller == name or name.startswith("autograd ") else f" ({caller})"
         rate = f"{op.flops / op.self_ns:.1f}" if op.flops and op.self_ns else ""
         shapes = " ".join("x".join(map(str, shape)) for shape in op.shapes[:2])
         table.add_row(name + within, shapes[:22], op.phase, f"{op.calls_per_step:g}", _ms(op.self_ns), rate)
