@@ -147,7 +147,7 @@ class FindingBlock:
 
     kind: ClassVar[str] = "finding"
     title: str
-    lines: tuple[str, ...] = ()
+    text: str = ""
     summary: str = "Evidence"
     pairs: tuple[tuple[str, str], ...] = ()
     tables: tuple[Table, ...] = ()

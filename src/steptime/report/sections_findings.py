@@ -34,10 +34,11 @@ _TOLD = frozenset(
 def _finding(finding: Mapping[str, Any], explanation: Explanation) -> FindingBlock:
     """A finding's sentence and size, and what the explanation holds on the cells it names."""
     whole = explanation.step.median_ns
-    lines = [numbers.sentence(str(finding.get("detail") or ""))]
+    lines = []
     if finding.get("ns") is not None:
         size = numbers.duration_interval(finding["ns"], finding.get("low_ns"), finding.get("high_ns"))
-        lines.append(f"{size} per step, {numbers.share(finding['ns'], whole)} of it.")
+        lines.append(f"{size} per step.")
+    lines.append(numbers.sentence(str(finding.get("detail") or "")))
     if finding.get("remedies"):
         lines.append(f"Known remedies: {', '.join(map(str, finding['remedies']))}.")
     cells = [cell for cell in explanation.corrected if _names(finding, cell.resource, cell.group, cell.phase)]
@@ -55,7 +56,7 @@ def _finding(finding: Mapping[str, Any], explanation: Explanation) -> FindingBlo
         pairs.append(("lines, or the ops around them", "; ".join(sources)))
     return FindingBlock(
         title=str(finding.get("title") or "finding"),
-        lines=tuple(line for line in lines if line),
+        text=" ".join(line for line in lines if line),
         pairs=tuple(pairs),
         tables=tuple(tables),
     )
