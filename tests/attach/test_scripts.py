@@ -313,3 +313,48 @@ def test_the_users_sitecustomize_still_runs(run_script, tmp_path, monkeypatch):
     theirs = str(tmp_path / "theirs" / "sitecustomize.py")
     assert done.out.split() == [theirs, "False", theirs]
     assert done.record.ranks == ()
+
+
+def test_the_users_own_remedies_run_after_the_plan(run_script, tmp_path):
+    """`extra`: each file's `apply(report)` is called; what fails is reported, and the script goes on."""
+    (tmp_path / "good.py").write_text(
+        "import torch\ndef apply(report):\n    torch.set_num_threads(1)\n    report('mine', True, 'one thread')\n"
+    )
+    (tmp_path / "bad.py").write_text("def apply(report):\n    raise ValueError('no')\n")
+    source = """
+        import torch
+        w = torch.nn.Parameter(torch.ones(4))
+        opt = torch.optim.SGD([w], lr=0.1)
+        for _ in range(8):
+            (w ** 2).sum().backward(); opt.step(); opt.zero_grad()
+        print(opt.defaults["foreach"], opt.defaults["fused"])
+    """
+    spec = SessionSpec(
+        mode="run",
+        plan={"optimizer": {"implementation": "fused"}},
+        extra=(tmp_path / "good.py", tmp_path / "bad.py"),
+    )
+    done = run_script(source, spec=spec)
+    assert done.code == 0, done.err
+    assert done.out.split() == ["None", "True"]
+    (rank,) = done.record.ranks
+    assert [(e["name"], e["ok"]) for e in rank.applied] == [
+        ("mine", True),
+        ("bad.py", False),
+        ("optimizer.implementation", True),
+    ]
+
+
+def test_an_unwritable_session_leaves_the_script_alone(run_script, tmp_path):
+    """The folder vanishes under the running script: it ends as it would have, and says nothing of us."""
+    done = run_script(
+        LOOP.replace(
+            "start = ",
+            f"import shutil; shutil.rmtree({str(tmp_path / 's0' / 'ranks')!r}); "
+            f"open({str(tmp_path / 's0' / 'ranks')!r}, 'w').close(); start = ",
+        ),
+        "sys.exit(4)",
+    )
+    assert (done.code, done.err) == (4, "")
+    assert done.record.ranks == ()
+    assert "nothing can be recorded" in done.record.dropped[0]

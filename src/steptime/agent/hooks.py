@@ -56,6 +56,12 @@ def wrap_optimizers(listener: StepListener) -> None:
         listener.optimizer_made(self)
 
     base.__init__ = initialise
+    waiting = list(base.__subclasses__())
+    while waiting:  # the import line may stand below the line that made the optimizer
+        cls = waiting.pop()
+        waiting += cls.__subclasses__()
+        if getattr(cls.step, "hooked", False):
+            _wrap_class(cls, listener, running)
 
 
 def _wrap_class(cls: Any, listener: StepListener, running: list[Any]) -> None:

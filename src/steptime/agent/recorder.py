@@ -62,7 +62,7 @@ class Recorder:
         self._reset_parts()
         self._profiler = ScriptsProfiler(ours_running=lambda: self._tracer.ours_running, make_way=self._make_way)
 
-    def _reset_parts(self) -> None:
+    def _reset_parts(self, *, audits: bool = True) -> None:
         from steptime.agent.trace import Tracer
 
         session, journal = self._session, self._journal
@@ -71,7 +71,7 @@ class Recorder:
         self._tracer = Tracer(journal)
         self._pattern = StepPattern()
         self._audit: Any = None
-        if session.record_audit:
+        if session.record_audit and audits:
             from steptime.agent.audit import Audit
 
             self._audit = Audit(journal)
@@ -290,7 +290,7 @@ class Recorder:
         """In a forked child: what is mapped belongs to the parent; a child that trains makes a folder of its own."""
         self._log = None
         self._journal = Journal(self._session.folder)
-        self._reset_parts()
+        self._reset_parts(audits=False)
 
 
 def _facts_of(optimizer: Any) -> dict[str, Any]:

@@ -94,8 +94,10 @@ def read_session(folder: Path) -> SessionRecord:
         raise SteptimeError("not a session folder: session.json cannot be read", where=str(folder)) from problem
     ranks = [rank for path in sorted((folder / "ranks").glob("*-*")) if (rank := _read_rank(path, dropped)) is not None]
     ranks.sort(key=lambda rank: (rank.rank, rank.process.get("clock", {}).get("perf_counter_ns", 0)))
-    for fault in sorted(folder.glob("fault-*.txt")):
-        dropped.append(f"process {fault.stem.removeprefix('fault-')}: {fault.read_text().strip().splitlines()[-1]}")
+    dropped += [
+        f"process {fault.stem.removeprefix('fault-')}: {fault.read_text().strip().splitlines()[-1]}"
+        for fault in sorted(folder.glob("fault-*.txt"))
+    ]
     watch: dict[str, Any] = {}
     if (folder / "watch.json").exists():
         try:
