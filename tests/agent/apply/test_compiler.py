@@ -48,6 +48,8 @@ def eager_backend(monkeypatch):
     torch._dynamo.reset()
 
 
+# dynamo looks at .grad of a layer's input
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 @pytest.mark.parametrize("scope", ["model", "blocks"])
 def test_training_is_compiled_and_evaluation_is_not(applied, eager_backend, scope):
     _, truth = train()
@@ -121,6 +123,7 @@ def test_an_error_of_the_model_is_its_own(applied, eager_backend):
 
 @can_compile
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, while inductor is imported
 def test_dropout_precision_and_fused_step_work_compiled_together(applied):
     torch._dynamo.reset()
     applied(

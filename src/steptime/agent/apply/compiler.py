@@ -94,9 +94,11 @@ def _compiled_already(root: nn.Module) -> bool:
 
 def _compiled(module: nn.Module, mode: str, report: Callable[[str, float, int], None], ground: Ground) -> Around:
     import torch._functorch.config as functorch_config
+    from torch._dynamo.external_utils import wrap_inline
     from torch._dynamo.utils import counters
 
-    run: Inner = torch.compile(module._call_impl, mode=None if mode == "default" else mode)
+    # without the wrapper dynamo skips modules whose forward is torch's own code, such as nn.Sequential, in silence
+    run: Inner = torch.compile(wrap_inline(module._call_impl), mode=None if mode == "default" else mode)
     kind = type(module).__name__
     stats = counters["stats"]
     broken = False
@@ -119,6 +121,9 @@ def _compiled(module: nn.Module, mode: str, report: Callable[[str, float, int], 
             return inner(*args, **kwargs)
         if stats["unique_graphs"] != graphs:
             report(kind, seconds_since(start), stats["unique_graphs"] - graphs)
+        elif graphs == 0:
+            broken = True
+            ground.report("compiler.mode", False, f"torch.compile found nothing to compile in {kind}")
         return output
 
     return around
@@ -133,5 +138,6 @@ def _is_compile_error(error: BaseException | None) -> bool:
 
 
 def _first_line(error: BaseException) -> str:
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
+    """The error in a line: of a wrapper's text the first two lines, since the cause is in the second."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {' '.join(lines[:2])[:200]}" if lines else type(error).__name__

@@ -42,7 +42,8 @@ def _dropout(ground: Ground) -> Callable[..., torch.Tensor] | None:
         ground.report("kernels.dropout", False, reason)
         return None
     kernel.warm()
-    tell = _once(lambda shape: ground.report("kernels.dropout", True, f"parallel masks, first for {shape}"))
+    compiled = (True, "compiled modules draw counter-based masks of torch.compile's own")
+    tell = _once(ground, "kernels.dropout", "parallel masks, first for", compiled)
     original = F.dropout
     parallel = kernel.dropout
 
@@ -65,7 +66,8 @@ def _attention(ground: Ground) -> None:
         ground.report("kernels.attention", False, reason)
         return
     kernel.warm()
-    tell = _once(lambda shape: ground.report("kernels.attention", True, f"fused, first for queries {shape}"))
+    compiled = (False, "inside a compiled module torch.compile keeps its own attention")
+    tell = _once(ground, "kernels.attention", "fused, first for queries", compiled)
     original = F.scaled_dot_product_attention
     fused = kernel.scaled_dot_product_attention
 
@@ -145,23 +147,25 @@ def _on_cpu(tensor: Any) -> bool:
     return tensor.device.type == "cpu" and tensor.is_floating_point()
 
 
-def _once(action: Callable[[str], None]) -> Callable[[torch.Tensor], None]:
-    """`action` with the tensor's shape, at the first call; while torch.compile traces, at trace time."""
-    told = [False]
+def _once(ground: Ground, name: str, eager: str, compiled: tuple[bool, str]) -> Callable[[torch.Tensor], None]:
+    """Reports at the first call; inside torch.compile, where torch keeps its own operation, at trace time."""
+    told = False
 
-    def now(shape: str) -> None:
-        if not told[0]:
-            told[0] = True
-            action(shape)
+    def now(ok: bool, why: str) -> None:
+        nonlocal told
+        if not told:
+            told = True
+            ground.report(name, ok, why)
 
     def tell(tensor: torch.Tensor) -> None:
         if is_compiling():
             from torch._dynamo.comptime import comptime
 
-            # a plain call would become part of the compiled code
-            comptime(lambda _: now("a compiled module"))
-        elif not told[0]:
-            now(f"{tuple(tensor.shape)}")
+            # dynamo either inlines this, where a plain call would become part of the compiled code, or keeps the
+            # function whole and lets it run once on fake tensors, where the plain call is right
+            comptime(lambda _: now(*compiled), lambda: now(*compiled))
+        elif not told:
+            now(True, f"{eager} {tuple(tensor.shape)}")
 
     return tell
 
