@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from steptime.explain.breakdown import tabulate
 from steptime.explain.cells import PHASES, RESOURCES, Breakdown
 from steptime.explain.correct import Corrected, bootstrap_medians, correct
 from steptime.explain.explanation import CorrectedCell, Explanation, Facts, Gap, RankRow, StepTime
+from steptime.explain.findings import find
 from steptime.explain.gaps import gap_sources
 from steptime.explain.operations import Work, op_rows
 from steptime.explain.stacks import hottest_lines
@@ -112,7 +113,7 @@ def _compose(
     quality = main.timeline.quality
     notes += quality.notes
     inflation = breakdown.step_ns / correction.median_ns if measured == "untraced" and correction.median_ns else None
-    return Explanation(
+    explanation = Explanation(
         step=StepTime(
             median_ns=correction.median_ns,
             low_ns=correction.step_low_ns,
@@ -136,6 +137,7 @@ def _compose(
         dropped=dropped,
         notes=notes,
     )
+    return replace(explanation, findings=find(explanation))
 
 
 def _corrected_cells(breakdown: Breakdown, correction: Corrected, events: np.ndarray) -> tuple[CorrectedCell, ...]:
