@@ -80,6 +80,12 @@ def test_the_verdict_says_how_long_and_what():
     )
 
 
+def test_a_trace_without_steps_is_not_called_a_step():
+    assert explain_trace(timeline(("aten::mm", 0, 1000, OP))).verdict == (
+        "The trace marks no step and lasts 1.00 us; 100% of it is matrix products in forward."
+    )
+
+
 def test_a_device_trace_charges_kernels_to_the_op_that_launched_them():
     found = explain_trace(
         timeline(

@@ -131,7 +131,7 @@ def _compose(
         mfu=ideal_ns / correction.median_ns if ideal_ns and correction.median_ns else None,
         ranks=ranks,
         facts=facts,
-        verdict=verdict(correction.median_ns, cells, ranks),
+        verdict=verdict(correction.median_ns, cells, ranks, has_steps=breakdown.window != "trace"),
         stacks=hottest_lines(samples),
         quality={name: value for name, value in asdict(quality).items() if name != "notes"},
         dropped=dropped,

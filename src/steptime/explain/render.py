@@ -166,13 +166,16 @@ def _cells(explanation: Explanation) -> RenderableType:
 
 
 def _operations(ops: tuple[OpRow, ...]) -> RenderableType:
+    shown = _without_modules(ops)[:OPS_SHOWN]
+    fast = any(op.flops and op.self_ns and op.flops / op.self_ns >= 1e4 for op in shown)
+    scale, unit = (1e3, "TFLOP/s") if fast else (1.0, "GFLOP/s")  # FLOPs per ns are GFLOP/s
     (table,) = _table(("the ops that take most", "wide"), ("shapes", "left"), ("phase", "left"), ("calls", "right"),
-                      ("ms", "right"), ("GFLOP/s", "right"))  # fmt: skip
-    for op in _without_modules(ops)[:OPS_SHOWN]:
+                      ("ms", "right"), (unit, "right"))  # fmt: skip
+    for op in shown:
         name = op.name.removeprefix("aten::").replace("autograd::engine::evaluate_function: ", "autograd ")
         caller = op.caller.removeprefix("aten::")
         within = "" if caller == name or name.startswith("autograd ") else f" ({caller})"
-        rate = f"{op.flops / op.self_ns:.1f}" if op.flops and op.self_ns else ""
+        rate = f"{op.flops / op.self_ns / scale:.1f}" if op.flops and op.self_ns else ""
         shapes = " ".join("x".join(map(str, shape)) for shape in op.shapes[:2])
         table.add_row(name + within, shapes[:22], op.phase, f"{op.calls_per_step:g}", _ms(op.self_ns), rate)
     return table

@@ -67,9 +67,11 @@ def words_of(resource: str, group: str) -> str:
     return GROUP_WORDS.get(group, group)
 
 
-def verdict(step_ns: int, cells: Sequence[CorrectedCell], ranks: Sequence[RankRow]) -> str:
+def verdict(step_ns: int, cells: Sequence[CorrectedCell], ranks: Sequence[RankRow], *, has_steps: bool = True) -> str:
     """The sentence: step time, what most of it is and in which phase, then what takes another tenth or more."""
-    sentence = f"A step takes {duration(step_ns)}"
+    sentence = (
+        f"A step takes {duration(step_ns)}" if has_steps else f"The trace marks no step and lasts {duration(step_ns)}"
+    )
     if len(ranks) > 1:
         sentence += f" on each of {len(ranks)} ranks"
     if not cells or not step_ns:
