@@ -8,6 +8,8 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from steptime.agent.apply.roots import SEARCH_STEPS
+
 CALL, GROUP, BACKWARD = nn.Module.__call__, Optimizer.add_param_group, torch.Tensor.backward
 EVERYTHING = {
     "precision": {"autocast": "fp16", "matmul": "high"},
@@ -88,7 +90,7 @@ def test_nothing_is_stored_on_the_module(applied):
 def test_after_the_search_other_modules_are_called_as_ever(applied):
     applied(precision={"autocast": "bf16"})
     model = Tower()
-    train(model, torch.optim.SGD(model.parameters(), lr=0.1), steps=3)
+    train(model, torch.optim.SGD(model.parameters(), lr=0.1), steps=SEARCH_STEPS)
     assert nn.Module.__call__ is CALL
     assert "__call__" not in vars(nn.Linear)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from steptime.agent.apply import collectives, compiler, data, kernels, optimizer, precision, process
 from steptime.agent.apply.ground import Ground, Patches, Report, after_steps
-from steptime.agent.apply.roots import SEARCH_STEPS, Roots
+from steptime.agent.apply.roots import Roots
 
 __all__ = ["Report", "apply_plan"]
 
@@ -27,8 +27,8 @@ _APPLIERS: dict[str, Callable[[Mapping[str, Any], Ground], None]] = {
     "collectives": collectives.apply,
     "compiler": compiler.apply,
 }
-SETTLED_STEPS = SEARCH_STEPS + 1
-"""Optimizer steps after which a field that has not been reported found nothing to act on."""
+SETTLED_STEPS = 4
+"""Optimizer steps after which a field that has not been reported found nothing to act on; it may be reported later."""
 
 _LATER = {"process.gc"}  # reports by itself, after more steps
 _NOTHING = {

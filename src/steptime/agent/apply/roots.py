@@ -24,8 +24,9 @@ Around = Callable[[nn.Module, Inner, tuple[Any, ...], dict[str, Any]], Any]
 """`around(module, inner, args, kwargs)` runs the module by `inner(*args, **kwargs)` and gives its output."""
 
 OUTERMOST = -1000
-SEARCH_STEPS = 3
-"""Optimizer steps during which modules that train are looked for; later ones are left alone."""
+SEARCH_STEPS = 12
+"""Optimizer steps during which modules that train are looked for; later ones are left alone. A critic that is trained
+five times as often as its generator, under `no_grad` for that one, must not hide it."""
 
 
 @final
