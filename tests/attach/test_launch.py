@@ -88,6 +88,8 @@ def test_pth_arms_only_in_a_session(tmp_path):
 
 
 def test_exported_members():
-    assert sorted(attach.__all__) == sorted(
-        ["Frame", "GateServer", "Launch", "RankRecord", "RunningJob", "RunningProcess", "SessionRecord", "SessionSpec", "StepTable", "Unattached", "WindowSpec", "agent_environment", "launch", "look_at", "read_session", "trace_on_demand", "write_session"]
+    names = (
+        "Frame GateServer Launch RankRecord RunningJob RunningProcess SessionRecord SessionSpec StepTable Unattached "
+        "WindowSpec agent_environment launch look_at read_session trace_on_demand write_session"
     )
+    assert sorted(attach.__all__) == sorted(names.split(" "))

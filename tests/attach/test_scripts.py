@@ -115,7 +115,7 @@ def test_windows_trace_and_stacks(run_script):
     ("ending", "code"),
     [
         ("raise RuntimeError('mine')", 1),
-        ("os._exit(3)", 3),
+        pytest.param("os._exit(3)", 3, marks=pytest.mark.slow),
         ("os.kill(os.getpid(), signal.SIGKILL)", 137),
     ],
 )
@@ -161,6 +161,7 @@ def test_gan_accumulation_and_skipped_steps(run_script):
     assert np.flatnonzero(rank.steps.flags & FLAG_SKIPPED).tolist() == [9 + 2]
 
 
+@pytest.mark.slow
 def test_lbfgs_subclass_and_no_optimizer(run_script):
     """A closure's backward calls are one step; super().step() is one step; without an optimizer: what was seen."""
     done = run_script("""
@@ -289,6 +290,7 @@ def test_trial(run_script, tmp_path):
     assert rank.audit["clipping"] == {"calls": 10, "max_norms": [1.5]}
 
 
+@pytest.mark.slow
 def test_a_dropped_environment_is_named_and_the_import_line_helps(run_script):
     source = "import sys\nif len(sys.argv) > 1: import steptime.agent.here\n" + "\n".join(
         line[4:] for line in LOOP.splitlines()

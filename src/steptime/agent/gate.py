@@ -15,6 +15,13 @@ from typing import Any
 from steptime.agent.process import rank_of_this_process
 
 
+def wait_for_device() -> None:
+    """Waits until an accelerator has done what was queued: the block's last step ends when its work ends."""
+    torch: Any = sys.modules["torch"]
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+
+
 class Gate:
     """The permit to run steps, asked for when it is used up."""
 
@@ -25,6 +32,11 @@ class Gate:
         self._reader: Any = None
         self._permit = 0
         self._block: list[int] = []
+
+    @property
+    def block_ends(self) -> bool:
+        """The step that is ending is the block's last."""
+        return self._permit <= 1
 
     def after_step(self, duration_ns: int, step: int) -> str:
         """`go` (nothing happened), `held` (the process stood still; the next step settles) or `stop`."""
@@ -47,9 +59,6 @@ class Gate:
         return "held"
 
     def _ask(self, step: int) -> dict[str, Any]:
-        torch: Any = sys.modules["torch"]
-        if torch.cuda.is_available() and torch.cuda.is_initialized():
-            torch.cuda.synchronize()
         try:
             if self._connection is None:
                 self._connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -12,7 +12,7 @@ from typing import Any
 from steptime.agent import hooks, seeds
 from steptime.agent.demand import TraceRequests
 from steptime.agent.ending import stop_process
-from steptime.agent.gate import Gate
+from steptime.agent.gate import Gate, wait_for_device
 from steptime.agent.guest import ScriptsProfiler
 from steptime.agent.journal import Journal
 from steptime.agent.losses import LossLog
@@ -162,6 +162,9 @@ class Recorder:
         log, schedule = self._log, self._schedule
         if log is None or schedule is None:
             return
+        if self._gate is not None and self._gate.block_ends:
+            wait_for_device()
+            now_ns = clock_ns()
         window = schedule.window if not self._profiler.active else SCRIPTS_PROFILER
         log.append(self._started_ns, now_ns, window, flags | self._flags)
         self._flags = 0

@@ -102,7 +102,8 @@ class GateServer:
         """Lets every rank of a session run `steps` steps (and a settling one before them, which is not returned).
 
         Returns:
-            The step durations in ns, one list a rank, in rank order.
+            The step durations in ns, one list a rank, in rank order. Their sum is the block's time; on an accelerator,
+            which is waited for at the block's ends only, a single step's is when its work was queued.
 
         Raises:
             SteptimeError: as `wait_until_held`.
