@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import functools
+import platform
 import subprocess
 import sys
 import threading
@@ -128,6 +130,35 @@ def test_without_a_shared_openmp_runtime_the_threads_are_the_librarys_own(cache,
         3,
     )
     assert torch.equal(ours, theirs)
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="-march=x86-64 is the narrow build")
+def test_masks_do_not_depend_on_the_vector_width(cache, monkeypatch):
+    """Built for SSE2 only, dropout and attention draw the masks that the machine's widest vectors draw."""
+    from steptime.kernels import attention
+    from steptime.kernels.attention import native as attention_native
+    from steptime.kernels.dropout import native as dropout_native
+
+    x = torch.ones(1000)
+
+    def drawn():
+        dropout_native.drop(x, out := torch.empty_like(x), None, 0.3, 11)
+        torch.manual_seed(3)
+        q = torch.randn(1, 2, 61, 24)
+        return out, attention.scaled_dot_product_attention(q, q, q, None, 0.3, True)
+
+    wide = drawn()
+
+    def narrow(name, sources, flags=()):
+        return compile_library(name, sources, [*flags, "-march=x86-64"])
+
+    for native in (dropout_native, attention_native):
+        monkeypatch.setattr(native, "compile_library", narrow)
+        monkeypatch.setattr(native, "library", functools.cache(native.library.__wrapped__))
+    narrowly = drawn()
+    assert len(list(cache.iterdir())) == 2
+    assert torch.equal(wide[0], narrowly[0])
+    torch.testing.assert_close(wide[1], narrowly[1], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.spawned

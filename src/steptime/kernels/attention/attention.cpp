@@ -3,8 +3,7 @@
 // Forward keeps per row only the log-sum-exp (and, where given room, the dropout mask); backward computes the
 // probabilities again from them (Dao et al., "FlashAttention", 2022). With D = dropout mask / (1 - p):
 //   dV = (P o D)^T dO,  dP = (dO V^T) o D,  dS = P o (dP - rowsum(dO o O)),  dQ = scale dS K,  dK = scale dS^T Q.
-#include <cmath>
-#include <cstdlib>
+#include <stdlib.h>
 
 #include "../native/parallel.h"
 #include "../native/philox.h"
@@ -67,10 +66,10 @@ class Arena {
  public:
   explicit Arena(int64_t floats) {
     void* memory = nullptr;
-    if (posix_memalign(&memory, 64, static_cast<size_t>(floats) * sizeof(float))) std::abort();
+    if (posix_memalign(&memory, 64, static_cast<size_t>(floats) * sizeof(float))) abort();
     start_ = next_ = static_cast<float*>(memory);
   }
-  ~Arena() { std::free(start_); }
+  ~Arena() { free(start_); }
   Arena(const Arena&) = delete;
   float* take(int64_t floats) {
     float* piece = next_;
@@ -83,7 +82,7 @@ class Arena {
 };
 
 void copy_rows(const float* from, int64_t width, float* to, int64_t stride, int64_t rows, int64_t depth) {
-  for (int64_t s = 0; s < rows; s++) std::memcpy(to + s * stride, from + s * width, static_cast<size_t>(depth) * 4);
+  for (int64_t s = 0; s < rows; s++) memcpy(to + s * stride, from + s * width, static_cast<size_t>(depth) * 4);
 }
 
 // Adds the mask to a row of scores, and -inf where the row may not look: behind `keys`, and after t if causal.
@@ -129,7 +128,7 @@ float softmax_row(float* row, int64_t columns, const uint8_t* keep, int64_t keys
   const float factor = z == 0.0f ? 0.0f : rescale / z;
   const int64_t count = keys < columns ? keys : columns;
   for (int64_t s = 0; s < count; s++) row[s] *= static_cast<float>(keep[s]) * factor;
-  return z == 0.0f ? kInfinity : top + std::log(z);
+  return z == 0.0f ? kInfinity : top + __builtin_logf(z);
 }
 
 void forward_heads(const Call& c, int64_t begin, int64_t end) {
@@ -221,8 +220,8 @@ void backward_heads(const Call& c, int64_t begin, int64_t end) {
     const Gradient grad_v = whole ? Gradient{c.grad_v.at(b, h), c.grad_v.row} : Gradient{grad_v_room, deep};
     if (c.causal) {  // the first block does not reach all keys
       for (int64_t s = 0; s < c.keys; s++) {
-        std::memset(grad_k.data + s * grad_k.stride, 0, static_cast<size_t>(deep) * 4);
-        std::memset(grad_v.data + s * grad_v.stride, 0, static_cast<size_t>(deep) * 4);
+        memset(grad_k.data + s * grad_k.stride, 0, static_cast<size_t>(deep) * 4);
+        memset(grad_v.data + s * grad_v.stride, 0, static_cast<size_t>(deep) * 4);
       }
     }
     for (int64_t t0 = 0; t0 < c.queries; t0 += block) {

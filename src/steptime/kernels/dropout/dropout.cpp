@@ -1,5 +1,5 @@
 // Dropout with a counter-based mask: generation and multiplication in one pass over memory, on all threads.
-#include <cstring>
+#include <string.h>
 
 #include "../native/parallel.h"
 #include "../native/philox.h"
@@ -25,14 +25,14 @@ inline double load(double x) { return x; }
 inline float load(BFloat16 x) {
   const uint32_t bits = uint32_t{x.bits} << 16;
   float value;
-  std::memcpy(&value, &bits, 4);
+  memcpy(&value, &bits, 4);
   return value;
 }
 inline void store(float* at, float x) { *at = x; }
 inline void store(double* at, double x) { *at = x; }
 inline void store(BFloat16* at, float x) {  // round to nearest even; a NaN stays one
   uint32_t bits;
-  std::memcpy(&bits, &x, 4);
+  memcpy(&bits, &x, 4);
   const uint32_t rounded = (bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16;
   at->bits = static_cast<uint16_t>(x != x ? 0x7FC0u : rounded);
 }
@@ -62,7 +62,7 @@ void drop(const T* x, T* y, uint8_t* keep, int64_t n, Key key, uint32_t threshol
       if (keep) {
         uint8_t kept[kChunk];
         for (int i = 0; i < kChunk; i++) kept[i] = words[i] >= threshold;
-        std::memcpy(keep + start, kept, static_cast<size_t>(count));
+        memcpy(keep + start, kept, static_cast<size_t>(count));
       }
     }
   });

@@ -1,6 +1,6 @@
 // Splits a range over threads: through torch's own OpenMP pool where the library could join it, else std::thread.
 #pragma once
-#include <cstdint>
+#include <stdint.h>
 #ifdef _OPENMP
 #include <omp.h>
 #else

@@ -1,7 +1,7 @@
 // Float vectors of the machine's width through the compilers' vector extension, and exp on them.
 #pragma once
-#include <cstdint>
-#include <cstring>
+#include <stdint.h>
+#include <string.h>
 
 namespace steptime {
 
@@ -19,10 +19,10 @@ typedef int32_t IVec __attribute__((vector_size(kVectorBytes)));
 
 inline Vec load(const float* at) {
   Vec v;
-  std::memcpy(&v, at, sizeof v);
+  memcpy(&v, at, sizeof v);
   return v;
 }
-inline void store(float* at, Vec v) { std::memcpy(at, &v, sizeof v); }
+inline void store(float* at, Vec v) { memcpy(at, &v, sizeof v); }
 inline Vec broadcast(float x) { return x - Vec{}; }  // not Vec{} + x: that would turn -0 into 0
 inline Vec select(IVec mask, Vec a, Vec b) { return (Vec)(((IVec)a & mask) | ((IVec)b & ~mask)); }
 inline Vec larger(Vec a, Vec b) { return select(a > b, a, b); }
