@@ -131,7 +131,10 @@ class Script:
 
 
 def changes(setup: Setup):
-    return [*setup.plan.difference(), *(path.name for path in setup.extra if path.name != "masks.py")]
+    return [
+        *setup.plan.difference(),
+        *(path.name for path in setup.extra if path.name not in ("masks.py", "gradients.py")),
+    ]
 
 
 @dataclass

@@ -6,6 +6,7 @@ objections as sentences; none means passed.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -39,7 +40,9 @@ def _differences(a: Any, b: Any, where: str) -> Iterator[str]:
         shorter = {"count", "digest", "changes", "calls"} if a.get("count", a.get("calls")) != b.get(
             "count", b.get("calls")
         ) else set()  # fmt: skip
-        for name in sorted((set(a) | set(b)) - _IGNORED - shorter, key=str):
+        # digests say that something differs, their neighbours what
+        names = sorted((set(a) | set(b)) - _IGNORED - shorter, key=lambda name: ("digest" in str(name), str(name)))
+        for name in names:
             yield from _differences(a.get(name), b.get(name), f"{where}.{name}" if where else str(name))
     elif isinstance(a, Sequence) and isinstance(b, Sequence) and not isinstance(a, str):
         if where.rsplit(".", 1)[-1] in _PREFIXES:
@@ -103,6 +106,39 @@ def reproducible(first: Trained, again: Trained) -> bool:
         if np.isfinite(series[0]) and not within(float(other[0]), float(series[0]), relative=1e-5):
             return False
     return bool(first.losses)
+
+
+GRADIENT_TOLERANCE: dict[Numerics, float] = {"none": 1e-3, "rounding": 1e-2, "precision": 0.15}
+"""Relative difference allowed between the norms of a parameter's first gradients. Backward sums cancel, so they round
+worse than a loss does."""
+_MORE_ZEROS = 0.05
+
+
+def gradient_objections(baseline: Trained, tuned: Trained, numerics: Numerics, *, stream: bool) -> list[str]:
+    """First gradients (gradients.py) that vanished or differ; norms only where the random stream is the same."""
+    a, b = _gradients(baseline), _gradients(tuned)
+    if a is None or b is None or len(a["norms"]) != len(b["norms"]):
+        return []
+    found = []
+    zeros = float(np.mean(b["zeros"]) - np.mean(a["zeros"])) if len(a["zeros"]) else 0.0
+    if zeros > (4 * _MORE_ZEROS if stream else _MORE_ZEROS):
+        found.append(f"{100 * zeros:.0f} % of the first step's gradients became zero: they underflow")
+    norms, others = np.array(a["norms"]), np.array(b["norms"])
+    # parameters whose gradient is noise to begin with say nothing
+    large = norms > 1e-3 * float(np.linalg.norm(norms))
+    if not stream and large.any():
+        apart = float(np.max(np.abs(others[large] / norms[large] - 1)))
+        if not apart <= GRADIENT_TOLERANCE[numerics]:
+            found.append(
+                f"a parameter's first gradient differs by {100 * apart:.1f} % in norm "
+                f"(allowed: {100 * GRADIENT_TOLERANCE[numerics]:g} %)"
+            )
+    return found
+
+
+def _gradients(run: Trained) -> dict[str, list[float]] | None:
+    told = [event for event in run.applied if event["name"] == "gradients"]
+    return json.loads(str(told[-1]["why"])) if told else None
 
 
 def mask_objections(tuned: Trained) -> list[str]:

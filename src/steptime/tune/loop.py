@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from steptime.errors import SteptimeError
+from steptime.explain.findings import find
 from steptime.explain.remedies import (
     Evidence,
     Micro,
@@ -307,7 +308,7 @@ class _Hunt:
             step_s=self.explained.explanation.step.median_ns / 1e9,
             compile_s=self.compile_s.get("final", 0.0),
             spent_s=spent_s,
-            findings=self.explained.explanation.findings,
+            findings=self.explained.explanation.findings or find(self.explained.explanation),
             notes=tuple(self.notes),
         )
 

