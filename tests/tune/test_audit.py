@@ -44,6 +44,18 @@ def test_what_is_trained_differently_is_named(changed, says):
     assert any(says in sentence for sentence in audit.audit_objections(run(), run(**changed)))
 
 
+def test_another_random_stream_may_reorder_later_batches_but_not_drop_them():
+    def batches(*contents):
+        listed = [{"blake2b": content, "tensors": [["float32", size, 4]]} for content, size in contents]
+        return run(loaders=[{**AUDIT["loaders"][0], "batches": listed}])
+
+    before, reordered = batches(("a", 32), ("b", 16)), batches(("a", 32), ("c", 16))
+    assert audit.audit_objections(before, reordered, stream=True) == []
+    assert audit.audit_objections(before, reordered)
+    assert audit.audit_objections(before, batches(("a", 32), ("b", 32)), stream=True)
+    assert audit.audit_objections(before, batches(("z", 32), ("b", 16)), stream=True)
+
+
 def test_the_first_loss_must_agree_to_rounding():
     assert audit.first_loss_objections(run((0.5, 0.4)), run((0.5000001, 0.3)), "none") == []
     assert "train.py:9" in audit.first_loss_objections(run((0.5,)), run((0.501,)), "rounding")[0]

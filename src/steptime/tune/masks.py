@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 P = 0.1
 
@@ -39,12 +41,11 @@ def _dropout(x, p):  # noqa: ANN001, ANN202 - torch is imported inside functions
 
 
 def _module(x, p):  # noqa: ANN001, ANN202
-    from types import SimpleNamespace
-
     import torch
 
     # a real module made here would stand in the audit as one of the script's
-    return torch.nn.Dropout.forward(SimpleNamespace(p=p, training=True, inplace=False), x)
+    forward: Any = torch.nn.Dropout.forward
+    return forward(SimpleNamespace(p=p, training=True, inplace=False), x)
 
 
 def _attention(x, p):  # noqa: ANN001, ANN202

@@ -129,7 +129,7 @@ class Examiner:
         for run, whose in ((first, "the unchanged script"), (tuned, "the tuned script")):
             if run.failed:
                 return [f"{whose} failed: {run.failed}"]
-        found = [*audit.audit_objections(first, tuned), *audit.finite_objections(first, tuned)]
+        found = [*audit.audit_objections(first, tuned, stream=stream), *audit.finite_objections(first, tuned)]
         numerics = _loosest(remedies)
         if stream:
             found += audit.mask_objections(tuned)
