@@ -47,9 +47,9 @@ def test_a_transformer_trains_and_its_attention_weights_are_dropped(applied, nee
     monkeypatch.setattr(kernel, "dropout", watched)
     applied(kernels={"dropout": "parallel"})
     attention = nn.MultiheadAttention(16, 2, dropout=0.1, batch_first=True)
-    x = torch.randn(32, 20, 16)
+    x = torch.randn(64, 20, 16)
     attention(x, x, x, need_weights=need_weights)[0].sum().backward()
-    assert shapes == [(64, 20, 20)] if need_weights else [(32, 2, 20, 20)]
+    assert shapes == [(128, 20, 20)] if need_weights else [(64, 2, 20, 20)]
     assert applied.ok("kernels.dropout")
     layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.1, batch_first=True)
     shapes.clear()
@@ -59,6 +59,27 @@ def test_a_transformer_trains_and_its_attention_weights_are_dropped(applied, nee
     with torch.no_grad():
         layer.eval()(x)
     assert shapes == []
+
+
+@needs_compiler
+def test_fused_attention_is_said_to_act_only_where_it_does(applied):
+    q = torch.randn(2, 2, 64, 8, requires_grad=True)
+    applied(kernels={"dropout": "parallel", "attention": "fused"})
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        F.scaled_dot_product_attention(q, q, q, dropout_p=0.1).sum().backward()
+    assert applied.ok("kernels.attention") is False
+    assert "outside autocast" in applied.why("kernels.attention")
+    assert applied.ok("kernels.dropout")  # its masks are still drawn in parallel
+    F.scaled_dot_product_attention(q, q, q, dropout_p=0.1).sum().backward()
+    assert applied.ok("kernels.attention")
+    assert torch.equal(F.scaled_dot_product_attention(q, q, q), torch._C._nn.scaled_dot_product_attention(q, q, q))
+
+
+@needs_compiler
+def test_masks_too_small_for_the_kernel_are_not_counted_as_its_work(applied):
+    applied(kernels={"dropout": "parallel"})
+    F.dropout(torch.ones(100), 0.5)
+    assert applied.ok("kernels.dropout") is None
 
 
 @pytest.mark.parametrize("mask", ["none", "causal", "bool", "float"])

@@ -27,7 +27,7 @@ def apply(section: Mapping[str, Any], ground: Ground) -> None:
     if section.get("dropout") == "parallel":
         dropout = _dropout(ground)
     if section.get("attention") == "fused":
-        _attention(ground)
+        _attention(dropout, ground)
     elif dropout is not None:
         _attention_with(dropout, ground)
     if section.get("memory_format") == "channels_last":
@@ -36,6 +36,7 @@ def apply(section: Mapping[str, Any], ground: Ground) -> None:
 
 def _dropout(ground: Ground) -> Callable[..., torch.Tensor] | None:
     from steptime.kernels import dropout as kernel
+    from steptime.kernels.dropout.op import MINIMUM_ELEMENTS
 
     reason = kernel.available()
     if reason is not None:
@@ -51,14 +52,15 @@ def _dropout(ground: Ground) -> Callable[..., torch.Tensor] | None:
     def dropout(input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:
         if not training or p == 0.0 or not _on_cpu(input):
             return original(input, p, training, inplace)
-        tell(input)
+        if input.numel() >= MINIMUM_ELEMENTS:  # below, the kernel leaves it to torch
+            tell(input)
         return parallel(input, p, training, inplace)
 
     ground.patches.replace(F, "dropout", dropout)
     return dropout
 
 
-def _attention(ground: Ground) -> None:
+def _attention(dropout: Callable[..., torch.Tensor] | None, ground: Ground) -> None:
     from steptime.kernels import attention as kernel
 
     reason = kernel.available()
@@ -68,6 +70,8 @@ def _attention(ground: Ground) -> None:
     kernel.warm()
     compiled = (False, "inside a compiled module torch.compile keeps its own attention")
     tell = _once(ground, "kernels.attention", "fused, first for queries", compiled)
+    half = "the fused kernel takes float32 outside autocast only; queries"
+    refuse = _once(ground, "kernels.attention", half, compiled, ok=False)
     original = F.scaled_dot_product_attention
     fused = kernel.scaled_dot_product_attention
 
@@ -85,6 +89,11 @@ def _attention(ground: Ground) -> None:
         if dropout_p == 0.0 or not _on_cpu(query):
             # without dropout torch keeps its own fused path
             return original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+        if query.dtype != torch.float32 or torch.is_autocast_enabled("cpu"):
+            refuse(query)
+            if dropout is None or enable_gqa or is_compiling():
+                return original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+            return unfused_attention(query, key, value, attn_mask, dropout_p, is_causal, scale, dropout)
         tell(query)
         return fused(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
 
@@ -147,7 +156,9 @@ def _on_cpu(tensor: Any) -> bool:
     return tensor.device.type == "cpu" and tensor.is_floating_point()
 
 
-def _once(ground: Ground, name: str, eager: str, compiled: tuple[bool, str]) -> Callable[[torch.Tensor], None]:
+def _once(
+    ground: Ground, name: str, eager: str, compiled: tuple[bool, str], *, ok: bool = True
+) -> Callable[[torch.Tensor], None]:
     """Reports at the first call; inside torch.compile, where torch keeps its own operation, at trace time."""
     told = False
 
@@ -165,7 +176,7 @@ def _once(ground: Ground, name: str, eager: str, compiled: tuple[bool, str]) -> 
             # function whole and lets it run once on fake tensors, where the plain call is right
             comptime(lambda _: now(*compiled), lambda: now(*compiled))
         elif not told:
-            now(True, f"{eager} {tuple(tensor.shape)}")
+            now(ok, f"{eager} {tuple(tensor.shape)}")
 
     return tell
 
