@@ -18,6 +18,8 @@ from steptime.tune.trials import Side
 
 LOOKS = (8, 14, 24)
 """Pairs after which a duel is judged."""
+SURE = 1.25
+"""A gain whose lower bound is above this is no luck of a process."""
 _WARM_STEPS = 3
 _FEWEST_STEPS = 2
 _MOST_STEPS = 1000
@@ -102,6 +104,15 @@ def duel(
         blocks=tuple(blocks),
         out_of_time=out_of_time,
     )
+
+
+def needs_second(found: Duel) -> bool:
+    """Whether a gain is small enough to be the luck of a process: the core, the memory that it got.
+
+    Two processes of the same script differ by that for as long as they live, which no number of pairs between them shows
+    (seen: up to 20 % on a busy machine, one thread each). A gain must then be found again between two fresh processes.
+    """
+    return found.gain.decided == "faster" and found.gain.low < SURE
 
 
 def _length(block_s: float, step_s: float) -> int:
