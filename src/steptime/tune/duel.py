@@ -109,8 +109,8 @@ def duel(
 def needs_second(found: Duel) -> bool:
     """Whether a gain is small enough to be the luck of a process: the core, the memory that it got.
 
-    Two processes of the same script differ by that for as long as they live, which no number of pairs between them shows
-    (seen: up to 20 % on a busy machine, one thread each). A gain must then be found again between two fresh processes.
+    Two processes of the same script differ by that for as long as they live, which no number of pairs between them
+    shows. The gain must then be found again between two fresh processes.
     """
     return found.gain.decided == "faster" and found.gain.low < SURE
 
