@@ -17,7 +17,7 @@ MM = Inputs(shapes=((1000, 1000), (1000, 1000)), types=("float", "float"))
 class Ceilings:
     """2 TFLOP/s in float32 and 100 GB/s."""
 
-    def median(self, name):
+    def ceiling(self, name):
         return {"matmul.fp32.flops_per_s": 2e12, "memory.triad.bytes_per_s": 1e11}.get(name)
 
 

@@ -29,7 +29,7 @@ def register(app: typer.Typer) -> None:
         from steptime.plan import Plan, process_environment, unmet
 
         settings = Plan.from_toml(plan)
-        spec = SessionSpec(mode="run", plan=settings.agent_json())
+        spec = SessionSpec(mode="run", plan=settings.agent_json(), losses=False)
         with tempfile.TemporaryDirectory(prefix="steptime-run-", ignore_cleanup_errors=True) as temporary:
             folder = session or Path(temporary) / "session"
             started = launch(command, spec, folder=folder, environment=process_environment(settings))

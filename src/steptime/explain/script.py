@@ -48,7 +48,7 @@ def explain_script(
     Raises:
         SteptimeError: before the launch: command not found, folder not usable.
     """
-    spec = SessionSpec(mode="explain", windows=windows or WindowSpec(), stop_after_windows=stop)
+    spec = SessionSpec(mode="explain", windows=windows or WindowSpec(), stop_after_windows=stop, losses=False)
     with tempfile.TemporaryDirectory(prefix="steptime-explain-", ignore_cleanup_errors=True) as temporary:
         session = folder or Path(temporary) / "session"
         started = launch(command, spec, folder=session, stdout=sys.stderr.fileno() if stdout_to_stderr else None)

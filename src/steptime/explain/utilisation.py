@@ -19,10 +19,10 @@ SHORT = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "float64": "f
 
 
 class Ceilings(Protocol):
-    """What is asked of a Calibration: the median of an entry, None when it was not measured."""
+    """What is asked of a Calibration: the best a step could expect, None when it was not measured."""
 
-    def median(self, name: str) -> float | None:
-        """The entry's median in its unit."""
+    def ceiling(self, name: str) -> float | None:
+        """The entry's best sample in its unit."""
         ...
 
 
@@ -104,8 +104,8 @@ def _streaming(ops: tuple[OpRow, ...]) -> dict[str, _Sum]:
 
 def _row(kind: str, dtype: str, total: _Sum, ceilings: Ceilings | None, prefix: str) -> Utilisation:
     short = SHORT.get(dtype)
-    peak = ceilings.median(f"{prefix}matmul.{short}.flops_per_s") if ceilings and short and total.flops else None
-    bandwidth = ceilings.median(f"{prefix}memory.triad.bytes_per_s") if ceilings else None
+    peak = ceilings.ceiling(f"{prefix}matmul.{short}.flops_per_s") if ceilings and short and total.flops else None
+    bandwidth = ceilings.ceiling(f"{prefix}memory.triad.bytes_per_s") if ceilings else None
     seconds = total.ns / 1e9
     intensity = total.flops / total.bytes if total.bytes else 0.0
     ridge = peak / bandwidth if peak and bandwidth else None
