@@ -25,7 +25,17 @@ from rich.console import Console
 from steptime.errors import SteptimeError
 from steptime.hardware import load_calibration, probe, save_calibration
 from steptime.report import write_report
-from steptime.tune import Duel, ScriptTrials, Setup, TuneResult, TuneSettings, duel, seconds_of, tune_script, usable_cores
+from steptime.tune import (
+    Duel,
+    ScriptTrials,
+    Setup,
+    TuneResult,
+    TuneSettings,
+    duel,
+    seconds_of,
+    tune_script,
+    usable_cores,
+)
 from steptime.tune.render import print_result
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples" / "ticks"
@@ -105,7 +115,7 @@ def main() -> int:
     temporary = arguments.json.with_suffix(".tmp")
     temporary.write_text(json.dumps(result, indent=1))
     os.replace(temporary, arguments.json)
-    write_report(arguments.report, tuned.explanation, result)
+    write_report(arguments.report, None, result)
 
     out = Console()
     print_result(tuned, out, plan_path=str(plan))
