@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from steptime.explain.correct import correct, round_to_sum
+from steptime.explain.correct import correct, most_per_event_ns, round_to_sum
 
 cells = st.lists(st.tuples(st.integers(0, 10**8), st.integers(0, 2000)), min_size=1, max_size=12)
 steps = st.lists(st.integers(1, 10**9), min_size=1, max_size=30)
@@ -41,7 +41,7 @@ def test_a_traced_step_that_is_faster_is_only_scaled():
 
 def test_the_interval_spans_both_ways_to_share_out_the_inflation():
     """A cell without events keeps its time when the cost is by events, and loses its share when it is by time."""
-    corrected = correct(np.array([50e6, 100e6]), np.array([0.0, 10.0]), np.full(9, 120_000_000))
+    corrected = correct(np.array([50e6, 100e6]), np.array([0.0, 10_000.0]), np.full(9, 120_000_000))
     assert corrected.ns[0] == 50_000_000
     assert corrected.low_ns[0] == 40_000_000
 
@@ -58,3 +58,16 @@ def test_rounding_stays_within_one(values):
 def test_nothing_to_correct_is_an_error():
     with pytest.raises(ValueError, match="untraced"):
         correct(np.array([1.0]), np.array([1.0]), np.array([], np.int64))
+
+
+def test_a_machine_that_was_slow_while_tracing_takes_no_cell_away():
+    """True times x 1.2, and 2 us an event: the bound keeps the slowness from being charged to the loop of short ops."""
+    true, events = np.array([90e6, 10e6]), np.array([100.0, 1000.0])
+    traced = 1.2 * (true + 2000 * events)
+    untraced = np.full(9, 100_000_000)
+    unbounded = correct(traced, events, untraced, most_ns=np.inf)
+    assert unbounded.per_event_ns > 15_000
+    assert unbounded.ns[1] < 0.1 * true[1]
+    bounded = correct(traced, events, untraced, most_ns=most_per_event_ns(1200.0))
+    assert bounded.per_event_ns == 2400
+    assert bounded.ns[1] == pytest.approx(10e6, rel=0.05)

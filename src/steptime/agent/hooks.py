@@ -142,6 +142,22 @@ def wrap_backward(begins: Callable[[Any], None], ends: Callable[[], None]) -> No
     torch.autograd.backward = wrap(torch.autograd.backward)
 
 
+def wrap_loaders(iterated: Callable[[Any], None]) -> None:
+    """Reports each DataLoader that is iterated with gradients on: scripts evaluate without."""
+    import torch
+    from torch.utils.data import DataLoader
+
+    iterate = DataLoader.__iter__
+
+    @functools.wraps(iterate)
+    def __iter__(self: Any) -> Any:  # noqa: N807
+        if torch.is_grad_enabled():
+            iterated(self)
+        return iterate(self)
+
+    DataLoader.__iter__ = __iter__
+
+
 def caller_outside_torch() -> tuple[str, int]:
     """File and line of the innermost frame that is neither ours nor torch's."""
     frame = sys._getframe(2)

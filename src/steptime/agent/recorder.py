@@ -16,7 +16,7 @@ from steptime.agent.gate import Gate, wait_for_device
 from steptime.agent.guest import ScriptsProfiler
 from steptime.agent.journal import Journal
 from steptime.agent.losses import LossLog
-from steptime.agent.process import rank_of_this_process
+from steptime.agent.process import minor_faults, rank_of_this_process
 from steptime.agent.schedule import Schedule
 from steptime.agent.session import Session
 from steptime.agent.stacks import StackSampler
@@ -44,6 +44,8 @@ def start_recording(session: Session, calls: seeds.SeedCalls) -> None:
     hooks.wrap_optimizers(recorder)
     hooks.wrap_grad_scaler(recorder, recorder.losses.scaled)
     hooks.wrap_backward(recorder.backward_begins, recorder.backward_ends)
+    # before the plan's own wrapper, which then lies around it
+    hooks.wrap_loaders(recorder.loader_iterated)
     recorder.apply_plan()
     os.register_at_fork(after_in_child=recorder.forked)
     atexit.register(recorder.process_ends)
@@ -58,6 +60,7 @@ class Recorder:
         self._calls = calls
         self._active = True
         self._arming_failed = False
+        self._loaders: set[int] = set()
         self._log: StepLog | None = None
         self._reset_parts()
         self._profiler = ScriptsProfiler(ours_running=lambda: self._tracer.ours_running, make_way=self._make_way)
@@ -112,6 +115,13 @@ class Recorder:
         self._started_ns = clock_ns() if self._log is None else self._started_ns
         with contextlib.suppress(Exception):
             self._journal.event("optimizer", type=type(optimizer).__name__, **_facts_of(optimizer))
+
+    def loader_iterated(self, loader: Any) -> None:
+        """A DataLoader's iterator is made with gradients on; told once a loader."""
+        if self._active and id(loader) not in self._loaders:
+            self._loaders.add(id(loader))
+            with contextlib.suppress(Exception):
+                self._journal.event("loader", **facts_of_loader(loader))
 
     def optimizer_begins(self, optimizer: Any) -> None:
         """Before the parameters change."""
@@ -219,7 +229,7 @@ class Recorder:
             self._sampler = StackSampler(threading.get_ident())
             self._sampler.start()
         if before != after:
-            self._journal.event("window", window=after, step=log.count)
+            self._journal.event("window", window=after, step=log.count, minor_faults=minor_faults())
 
     def _end_sampling(self) -> None:
         sampler, self._sampler = self._sampler, None
@@ -294,6 +304,26 @@ class Recorder:
         self._log = None
         self._journal = Journal(self._session.folder)
         self._reset_parts(audits=False)
+
+
+def facts_of_loader(loader: Any) -> dict[str, Any]:
+    """What predictions want to know; `batches` is None where the data set has no length."""
+    from torch.utils.data import IterableDataset
+
+    from steptime.agent.apply.data import shuffles
+
+    iterable = isinstance(loader.dataset, IterableDataset)
+    return {
+        "workers": loader.num_workers,
+        "batch_size": loader.batch_size,
+        "prefetch_factor": loader.prefetch_factor,
+        "pin_memory": loader.pin_memory,
+        "persistent_workers": loader.persistent_workers,
+        "iterable": iterable,
+        "shuffles": shuffles(loader),
+        # the length of an iterable data set is a guess that torch warns of
+        "batches": None if iterable else len(loader),
+    }
 
 
 def _facts_of(optimizer: Any) -> dict[str, Any]:

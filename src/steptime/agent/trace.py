@@ -13,6 +13,7 @@ import sys
 from typing import Any
 
 from steptime.agent.journal import Journal
+from steptime.agent.overhead import op_ns
 
 
 class Tracer:
@@ -41,14 +42,17 @@ class Tracer:
         activities = [torch.profiler.ProfilerActivity.CPU]
         if torch.cuda.is_available():
             activities.append(torch.profiler.ProfilerActivity.CUDA)
+        plain_ns = op_ns()
         self.ours_running = True
         try:
             self._profile = torch.profiler.profile(activities=activities, record_shapes=True, acc_events=False)
             self._profile.start()
+            traced_ns = op_ns()
         except BaseException:
             self.ours_running = False
             self._profile = None
             raise
+        self._journal.event("overhead", event_ns=max(traced_ns - plain_ns, 0.0))
         if not _dynamo_has_compiled():
             modules = torch.nn.modules.module
             self._hooks = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from steptime.errors import SteptimeError
 from steptime.explain.account import IDLE, Account, account
 from steptime.explain.breakdown import tabulate
 from steptime.explain.cells import PHASES, RESOURCES, Breakdown
-from steptime.explain.correct import Corrected, bootstrap_medians, correct
+from steptime.explain.correct import Corrected, bootstrap_medians, correct, most_per_event_ns
 from steptime.explain.explanation import CorrectedCell, Explanation, Facts, Gap, RankRow, StepTime
 from steptime.explain.findings import find
 from steptime.explain.gaps import gap_sources
@@ -103,7 +104,8 @@ def _compose(
         raise SteptimeError("the traced steps have no time in them")
     per_step = np.array([cell.ns for cell in breakdown.cells], np.float64) / breakdown.steps
     events = np.array([cell.events for cell in breakdown.cells], np.float64) / breakdown.steps
-    correction = correct(per_step, events if measured == "untraced" else np.zeros_like(events), steps_ns)
+    paid = events if measured == "untraced" else np.zeros_like(events)
+    correction = correct(per_step, paid, steps_ns, most_ns=most_per_event_ns(facts.process.get("event_ns")))
     numbers = {(cell.resource, cell.group, cell.phase): row for row, cell in enumerate(breakdown.cells)}
     work = Work(main.host)
     ops = op_rows(main, work, numbers, correction)
@@ -268,7 +270,6 @@ def _rank_row(rank: int, pid: int, steps_ns: np.ndarray, accounts: Account | Non
 
 def _facts(record: SessionRecord, rank: RankRecord) -> Facts:
     process = rank.process
-    loaders = rank.events_named("loader")
     return Facts(
         device="cuda" if process.get("cuda") else "cpu",
         world_size=rank.world_size,
@@ -276,10 +277,31 @@ def _facts(record: SessionRecord, rank: RankRecord) -> Facts:
         framework=str(process.get("framework", "")),
         threads=process.get("threads"),
         optimizers=tuple(_without_envelope(event) for event in rank.events_named("optimizer")),
-        loader=_without_envelope(loaders[-1]) if loaders else {},
-        process=process,
+        loader=_training_loader(rank),
+        process={**process, **_measured_in(rank)},
         losses=tuple(rank.losses),
     )
+
+
+def _training_loader(rank: RankRecord) -> dict[str, Any]:
+    """The last loader that was iterated with gradients on; one that shuffles, if any does."""
+    found = [_without_envelope(event) for event in rank.events_named("loader")]
+    shuffling = [loader for loader in found if loader.get("shuffles")]
+    return (shuffling or found or [{}])[-1]
+
+
+def _measured_in(rank: RankRecord) -> dict[str, float]:
+    """What the agent counted in the process: page faults of an untraced step, the profiler's cost of an event (ns)."""
+    found: dict[str, float] = {}
+    edges = rank.events_named("window")
+    for begin, end in pairwise(edges):
+        steps = end.get("step", 0) - begin.get("step", 0)
+        counted = "minor_faults" in begin and "minor_faults" in end
+        if begin.get("window") == UNTRACED and steps > 0 and counted:
+            found["minor_faults_per_step"] = (end["minor_faults"] - begin["minor_faults"]) / steps
+    for event in rank.events_named("overhead"):
+        found["event_ns"] = float(event["event_ns"])
+    return found
 
 
 def _without_envelope(event: Mapping[str, Any]) -> dict[str, Any]:

@@ -205,7 +205,9 @@ class _Hunt:
         self._living, self.best = candidate, setup
         self.kept.append(remedy)
         claims = prediction.claims if prediction else ()
-        self.evidence = self.evidence.after(claims, step_ns=self.evidence.step_ns / found.gain.ratio)
+        self.evidence = self.evidence.after(
+            claims, step_ns=self.evidence.step_ns / found.gain.ratio, remedy=remedy.name
+        )
         self.predict()
 
     def _speed_verdict(self, remedy: Remedy, found: Duel, refused: str, compile_s: float) -> tuple[Verdict, str]:

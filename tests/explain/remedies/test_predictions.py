@@ -2,6 +2,7 @@
 
 import importlib.util
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -158,6 +159,54 @@ def test_those_to_try_come_first_the_most_promising_in_front():
     ranked = remedies_for(evidence_of(TRANSFORMER, cores=2), Micro())
     tried = [p for p in ranked if p.verdict == "try"]
     assert ranked[: len(tried)] == tried
-    saved = [p.prediction.saved_s for p in tried]
-    assert saved == sorted(saved, reverse=True)
+    sure = [p.prediction.saved_s for p in tried if p.prediction.low_s >= 0]
+    assert sure == sorted(sure, reverse=True)
     assert all(p.prediction.low_s <= p.prediction.saved_s <= p.prediction.high_s for p in tried)
+
+
+def test_a_sure_gain_goes_before_an_unsure_one_that_promises_more():
+    step = explanation(
+        [op("aten::bernoulli_", 30, calls=1.0), op("aten::add", 100, group="elementwise", shapes=((64, 50, 64),))]
+    )
+    micro = measured(({"kind": "dropout", "shape": [64, 50, 64]}, {"torch_s": 0.03, "parallel_s": 0.002}))
+    ranked = [p.remedy.name for p in remedies_for(evidence_of(step, cores=2), micro) if p.verdict == "try"]
+    found, _ = proposals(step, micro)
+    assert found["compile"].prediction.saved_s > found["parallel_dropout"].prediction.saved_s
+    assert found["compile"].prediction.low_s < 0 < found["parallel_dropout"].prediction.low_s
+    assert ranked.index("parallel_dropout") < ranked.index("compile")
+
+
+def test_compiling_promises_nothing_for_random_numbers():
+    drawing = explanation([op("aten::bernoulli_", 50), op("aten::mm", 50, group="matmul", calls=0.0)])
+    without = explanation([op("aten::bernoulli_", 0), op("aten::mm", 50, group="matmul", calls=0.0)])
+    first, second = (proposals(step)[0]["compile"] for step in (drawing, without))
+    assert second.prediction is None
+    assert first.prediction is None
+
+
+def test_compiling_takes_back_what_the_kernels_it_does_not_call_have_saved():
+    before = evidence_of(TRANSFORMER, cores=2)
+    after = before.after(((0, 0.9),), step_ns=before.step_ns - 36e6, remedy="parallel_dropout")
+    alone, behind = (
+        next(p for p in remedies_for(one, Micro()) if p.remedy.name == "compile")
+        for one in (replace(after, kept={}), after)
+    )
+    assert alone.prediction.saved_s - behind.prediction.saved_s == pytest.approx(0.036)
+    assert behind.verdict == "not tried"
+    assert "falls back to torch's own dropout" in behind.why
+
+
+def test_kernels_inside_a_compiled_model_are_not_tried():
+    before = evidence_of(attention_step(), cores=2)
+    after = before.after((), step_ns=0.8 * before.step_ns, remedy="compile")
+    found = {p.remedy.name: p for p in remedies_for(after, Micro())}
+    assert found["parallel_dropout"].verdict == found["fused_attention"].verdict == "not tried"
+    assert "compiled model" in found["parallel_dropout"].why
+
+
+def test_counted_page_faults_times_their_measured_cost():
+    step = replace(TRANSFORMER, facts=Facts(device="cpu", threads=2, process={"minor_faults_per_step": 20_000.0}))
+    micro = measured(({"kind": "page_fault"}, {"page_s": 0.4e-6}))
+    prediction = proposals(step, micro)[0]["allocator_large_pools"].prediction
+    assert prediction.low_s <= prediction.saved_s <= 20_000 * 0.4e-6 <= prediction.high_s
+    assert proposals(step, micro)[0]["allocator_large_pools"].verdict == "try"

@@ -52,7 +52,19 @@ def remedies_for(evidence: Evidence, micro: Micro, *, own: tuple[Proposal, ...] 
     """
     found = [proposal for family in FAMILIES for proposal in family.propose(evidence, micro)]
     judged = [_judged(proposal, evidence.step_ns / 1e9) for proposal in [*own, *found]]
-    return sorted(judged, key=lambda p: (p.verdict != "try", -(p.prediction.saved_s if p.prediction else 0.0)))
+    return sorted(judged, key=lambda p: (p.verdict != "try", -_worth(p)))
+
+
+def _worth(proposal: Proposal) -> float:
+    """Seconds that a trial may count on: the prediction, or the middle of it and its low bound where that is a loss.
+
+    A sure 39 ms goes before an unsure 42: what is tried first is found on a step that nothing else has changed yet,
+    and in a short budget it may be all that is tried.
+    """
+    prediction = proposal.prediction
+    if prediction is None:
+        return 0.0
+    return prediction.saved_s if prediction.low_s >= 0 else (prediction.saved_s + prediction.low_s) / 2
 
 
 def _judged(proposal: Proposal, step_s: float) -> Proposal:

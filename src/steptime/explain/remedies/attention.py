@@ -64,6 +64,8 @@ def requests(evidence: Evidence) -> list[Request]:
 def _possible(evidence: Evidence) -> str | None:
     if evidence.facts.get("device", "cpu") != "cpu":
         return "torch keeps attention fused on the accelerator, dropout or not"
+    if "compile" in evidence.kept:
+        return "a compiled model keeps torch's own attention"
     if not _problems(evidence):
         return "no attention is on the unfused path"
     scores = {(b, h, t, s) for b, h, t, s, _ in _problems(evidence)}

@@ -61,6 +61,8 @@ def propose(evidence: Evidence, micro: Micro) -> list[Proposal]:
     """Now: draws, scaling and multiplies at the masks' shapes. After: the parallel op, measured at these shapes."""
     if evidence.facts.get("device", "cpu") != "cpu":
         return [not_tried(REMEDY, "dropout runs on the accelerator, whose generator is parallel")]
+    if "compile" in evidence.kept:
+        return [not_tried(REMEDY, "a compiled model draws its masks by torch.compile's own generator")]
     shapes = _shapes(evidence)
     if not shapes:
         return [not_tried(REMEDY, "no dropout mask is drawn in the step")]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from steptime.explain.explanation import CorrectedCell, Explanation, Gap, OpRow
+from steptime.explain.explanation import Explanation
 
 PARALLEL_GRAIN = 32768
 """Elements below which torch runs an elementwise CPU op on one thread (at::internal::GRAIN_SIZE)."""
@@ -57,6 +57,7 @@ class Evidence:
         threads: intra-op threads of the process.
         contention: how much slower ops run in the step than alone in a micro-measurement (cold caches, other
             threads); 1 until the first comparison was possible.
+        kept: what kept remedies have saved, by name, ns a step.
         facts: what else is known: `device`, `world_size`, `optimizers`, `loader`, `framework`, `torch`, `python`.
     """
 
@@ -65,14 +66,18 @@ class Evidence:
     cores: int
     threads: int
     contention: float = 1.0
+    kept: Mapping[str, float] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     def where(self, test: Callable[[Item], bool]) -> list[tuple[int, Item]]:
         """The items that pass `test`, with their indices."""
         return [(i, item) for i, item in enumerate(self.items) if test(item)]
 
-    def after(self, claims: Claims, *, step_ns: float) -> Evidence:
-        """The step that is left when `claims` are gone and `step_ns` was measured; the rest is scaled to sum to it."""
+    def after(self, claims: Claims, *, step_ns: float, remedy: str = "") -> Evidence:
+        """The step that is left when `claims` are gone and `step_ns` was measured; the rest is scaled to sum to it.
+
+        `remedy`: the name of the kept one.
+        """
         ns = [item.ns for item in self.items]
         for index, share in claims:
             ns[index] *= 1 - min(max(share, 0.0), 1.0)
@@ -82,7 +87,8 @@ class Evidence:
             replace(item, ns=value * scale, high_ns=max(item.high_ns - item.ns, 0.0) * scale + value * scale)
             for item, value in zip(self.items, ns, strict=True)
         )
-        return replace(self, step_ns=step_ns, items=items)
+        kept = {**self.kept, remedy: self.step_ns - step_ns} if remedy else self.kept
+        return replace(self, step_ns=step_ns, items=items, kept=kept)
 
 
 def evidence_of(explanation: Explanation, *, cores: int, python: str = "") -> Evidence:
@@ -100,7 +106,7 @@ def evidence_of(explanation: Explanation, *, cores: int, python: str = "") -> Ev
             name=row.name,
             group=row.group,
             phase=row.phase,
-            ns=_middle(row),
+            ns=float(row.self_ns),
             high_ns=float(row.high_ns),
             calls=row.calls_per_step,
             shapes=tuple(tuple(shape) for shape in row.shapes),
@@ -118,7 +124,7 @@ def evidence_of(explanation: Explanation, *, cores: int, python: str = "") -> Ev
             name=gap.cause,
             group="idle",
             phase=gap.phase,
-            ns=_middle(gap),
+            ns=float(gap.ns),
             high_ns=float(gap.high_ns),
             calls=gap.calls_per_step,
             source=gap.source,
@@ -131,7 +137,7 @@ def evidence_of(explanation: Explanation, *, cores: int, python: str = "") -> Ev
             name=cell.group,
             group=cell.group,
             phase=cell.phase,
-            ns=_middle(cell),
+            ns=float(cell.ns),
             high_ns=float(cell.high_ns),
         )
         for cell in explanation.corrected
@@ -162,15 +168,6 @@ def evidence_of(explanation: Explanation, *, cores: int, python: str = "") -> Ev
             "python": python,
         },
     )
-
-
-def _middle(row: OpRow | Gap | CorrectedCell) -> float:
-    """The middle of a row's interval, in ns.
-
-    The correction's own point charges the overhead to the events, which leaves nothing of a loop of short ops; its
-    other extreme charges it to the time. The truth lies between, and a prediction wants the middle.
-    """
-    return (row.low_ns + row.high_ns) / 2
 
 
 def total(found: Iterable[tuple[int, Item]]) -> float:
