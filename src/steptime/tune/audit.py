@@ -54,8 +54,8 @@ def _differences(a: Any, b: Any, where: str) -> Iterator[str]:
         shorter = {"count", "digest", "changes", "calls"} if a.get("count", a.get("calls")) != b.get(
             "count", b.get("calls")
         ) else set()  # fmt: skip
-        # digests say that something differs, their neighbours what
-        names = sorted((set(a) | set(b)) - _IGNORED - shorter, key=lambda name: ("digest" in str(name), str(name)))
+        # digests and the contents of batches say that something differs, their neighbours what
+        names = sorted((set(a) | set(b)) - _IGNORED - shorter, key=lambda name: (_tells_little(name), str(name)))
         for name in names:
             yield from _differences(a.get(name), b.get(name), f"{where}.{name}" if where else str(name))
     elif isinstance(a, Sequence) and isinstance(b, Sequence) and not isinstance(a, str):
@@ -68,6 +68,10 @@ def _differences(a: Any, b: Any, where: str) -> Iterator[str]:
             yield from _differences(x, y, f"{where}[{index}]")
     elif a != b and not (isinstance(a, float) and isinstance(b, float) and math.isclose(a, b, rel_tol=1e-9)):
         yield f"{where}: {_short(a)} became {_short(b)}"
+
+
+def _tells_little(name: object) -> bool:
+    return "digest" in str(name) or name == "batches"
 
 
 def _short(value: Any) -> str:

@@ -77,9 +77,10 @@ def duel(
     each = alpha_each(alpha, remedies=remedies, looks=len(looks))
     sides = (baseline, candidate)
     warm = [side.block(_WARM_STEPS) for side in sides]
-    # the first steps are slow; of the second pilot the faster side says how many steps fill a block
+    # the first steps are slow; the second pilot says how many steps fill a block, on average of both sides: a block
+    # filled by the faster side alone would take as many times as long on the other as the gain is large
     pilot = [side.block(_length(0.2 * block_s, seconds)) for side, seconds in zip(sides, warm, strict=True)]
-    steps = _length(block_s, min(pilot))
+    steps = _length(block_s, sum(pilot) / 2)
     pair_s = sum(pilot) * (steps + settle)
     blocks: list[tuple[float, float]] = []
     gain: Gain | None = None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -21,8 +23,9 @@ def render(result: TuneResult, *, plan_path: str | None = None) -> RenderableTyp
     parts.append(Text(f"\nquality: {result.quality.verdict} ({result.quality.why})"))
     parts += _evidence(result)
     if plan_path is not None and result.kept:
-        command = " ".join(result.command)
-        parts.append(Text(f"\n{plan_path} is written; run it: steptime run --plan {plan_path} -- {command}"))
+        words = ["--plan", plan_path, *(word for path in result.setup.extra for word in ("--remedies", str(path)))]
+        command = shlex.join([*words, "--", *result.command])
+        parts.append(Text(f"\n{plan_path} is written; run it: steptime run {command}"))
     return Group(*parts)
 
 
