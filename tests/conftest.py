@@ -19,3 +19,9 @@ def shared() -> Path:
             pytest.fail(f"CI needs the shared data folder; STEPTIME_SHARED={folder} is not there")
         pytest.skip("the shared data folder is not here (STEPTIME_SHARED)")
     return folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def home_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Commands that tests run note themselves in a ledger of the tests', never in the developer's."""
+    os.environ["STEPTIME_HOME"] = str(tmp_path_factory.mktemp("home"))

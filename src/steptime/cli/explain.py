@@ -67,6 +67,7 @@ def register(app: typer.Typer) -> None:
             folder=out,
             stdout_to_stderr=as_json,
             calibration=calibration,
+            warn=lambda line: typer.echo(f"steptime: {line}", err=True),
         )
         if result.explanation is not None:
             _show(result.explanation, as_json, report, err=True)

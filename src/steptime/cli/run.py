@@ -27,23 +27,13 @@ def register(app: typer.Typer) -> None:
         ] = None,
     ) -> None:
         """Run an unmodified training script under a plan. The exit code is the script's."""
-        import tempfile
+        from steptime.explain.run import run_script
+        from steptime.plan import Plan
 
-        from steptime.attach import SessionSpec, launch, read_session
-        from steptime.explain.remedies import read_remedy
-        from steptime.plan import Plan, process_environment, unmet
-
-        settings = Plan.from_toml(plan)
-        own = [read_remedy(path)[0] for path in remedies or ()]
-        extra = tuple(remedy.extra for remedy in own if remedy.extra is not None)
-        spec = SessionSpec(mode="run", plan=settings.agent_json(), extra=extra, losses=False)
-        with tempfile.TemporaryDirectory(prefix="steptime-run-", ignore_cleanup_errors=True) as temporary:
-            folder = session or Path(temporary) / "session"
-            started = launch(command, spec, folder=folder, environment=process_environment(settings))
-            code = started.wait()
-            applied = [rank.applied for rank in read_session(folder).ranks]
-        # a remedy reports under its name, the agent under the file's when it fails
-        names = {name for remedy in own if remedy.extra for name in (remedy.name, remedy.extra.name)}
-        for line in unmet(settings, applied, own=sorted(names)):
+        def warn(line: str) -> None:
             typer.echo(f"steptime: {line}", err=True)
-        raise typer.Exit(code)
+
+        result = run_script(command, Plan.from_toml(plan), folder=session, warn=warn)
+        for line in result.unmet:
+            warn(line)
+        raise typer.Exit(result.exit_code)

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +14,11 @@ from steptime.attach import SessionSpec, WindowSpec, launch, read_session
 from steptime.errors import SteptimeError
 from steptime.explain.compose import explain_session
 from steptime.explain.explanation import Explanation
+from steptime.explain.run import note_of, series
 from steptime.explain.utilisation import Ceilings
+
+NOTHING_EXPLAINED = 2
+"""Exit code where the script ended well but no step was found."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +38,7 @@ def explain_script(
     folder: Path | None = None,
     stdout_to_stderr: bool = False,
     calibration: Ceilings | None = None,
+    warn: Callable[[str], None] | None = None,
 ) -> ScriptResult:
     """Runs `command` unchanged; its output, input and signals pass through.
 
@@ -44,6 +49,7 @@ def explain_script(
         folder: keep the session (steps, trace, stacks, explanation.json) in this new folder; None: a temporary one.
         stdout_to_stderr: send what the script prints to stderr, so that stdout is ours.
         calibration: this machine's ceilings.
+        warn: told in one line when the ledger cannot be written; None keeps the run out of the ledger.
 
     Raises:
         SteptimeError: before the launch: command not found, folder not usable.
@@ -52,11 +58,19 @@ def explain_script(
     with tempfile.TemporaryDirectory(prefix="steptime-explain-", ignore_cleanup_errors=True) as temporary:
         session = folder or Path(temporary) / "session"
         started = launch(command, spec, folder=session, stdout=sys.stderr.fileno() if stdout_to_stderr else None)
+        note = note_of("explain", command, warn) if warn is not None else None
         code = started.wait()
         try:
-            explanation = explain_session(read_session(session), calibration)
+            record = read_session(session)
+            explanation = explain_session(record, calibration)
         except SteptimeError as problem:
+            if note is not None:
+                note.end(exit_code=code or NOTHING_EXPLAINED)
             return ScriptResult(exit_code=code, explanation=None, problem=problem)
+        if note is not None:
+            step = explanation.step
+            seconds = (step.median_ns / 1e9, step.low_ns / 1e9, step.high_ns / 1e9)
+            note.end(exit_code=code, step_s=seconds, explanation=explanation.to_json(), series=series(record))
         if folder is not None:
             write_json(explanation, folder / "explanation.json")
         return ScriptResult(exit_code=code, explanation=explanation, problem=None)
