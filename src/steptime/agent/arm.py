@@ -125,3 +125,7 @@ def _wake(session: Session, seen: Any) -> None:
 
         with contextlib.suppress(OSError), open(f"{session.folder}/fault-{os.getpid()}.txt", "w") as file:
             file.write(traceback.format_exc())
+        if session.mode == "trial":
+            from steptime.agent.ending import abandon_trial
+
+            abandon_trial(traceback.format_exc().strip().splitlines()[-1])

@@ -7,10 +7,13 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from typing import NoReturn
 
 from steptime.agent.process import rank_of_this_process
 
 PEERS_S = 10.0
+ABANDONED = 70
+"""Exit code of a trial that cannot be measured: EX_SOFTWARE of sysexits.h."""
 
 
 def stop_process(session_folder: str, flush: Callable[[], None]) -> None:
@@ -29,6 +32,15 @@ def stop_process(session_folder: str, flush: Callable[[], None]) -> None:
         with contextlib.suppress(Exception):
             stream.flush()
     os._exit(0)
+
+
+def abandon_trial(why: str) -> NoReturn:
+    """Ends a trial that cannot be measured, workers too: it would not stop at its step, and train for hours unseen."""
+    with contextlib.suppress(Exception):
+        print(f"steptime: the trial cannot be measured: {why}", file=sys.stderr, flush=True)
+    with contextlib.suppress(Exception):
+        _end_children()
+    os._exit(ABANDONED)
 
 
 def _wait_for_peers(session_folder: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from steptime.agent import hooks, seeds
 from steptime.agent.demand import TraceRequests
-from steptime.agent.ending import stop_process
+from steptime.agent.ending import abandon_trial, stop_process
 from steptime.agent.gate import Gate, wait_for_device
 from steptime.agent.guest import ScriptsProfiler
 from steptime.agent.journal import Journal
@@ -264,6 +264,8 @@ class Recorder:
             self._arming_failed = True
             with contextlib.suppress(OSError), open(f"{self._session.folder}/fault-{os.getpid()}.txt", "w") as file:
                 file.write(f"nothing can be recorded: {problem}\n")
+            if self._session.mode == "trial":
+                abandon_trial(str(problem))
 
     def _stop(self, why: str) -> None:
         stop_process(self._session.folder, lambda: self._finish(why))
@@ -290,9 +292,11 @@ class Recorder:
         )
 
     def _give_up(self, problem: Exception) -> None:
-        """A fault of ours: said once, and the script goes on unmeasured."""
+        """A fault of ours: said once, and the script goes on unmeasured (a trial ends)."""
         self._active = False
         self._journal.event("refused", what="measuring stopped", why=repr(problem))
+        if self._session.mode == "trial":
+            abandon_trial(repr(problem))
 
     def process_ends(self) -> None:
         """At a normal end, an exception or sys.exit; `os._exit` and SIGKILL leave what is mapped and appended."""

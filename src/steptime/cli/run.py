@@ -33,7 +33,7 @@ def register(app: typer.Typer) -> None:
         def warn(line: str) -> None:
             typer.echo(f"steptime: {line}", err=True)
 
-        result = run_script(command, Plan.from_toml(plan), folder=session, warn=warn)
+        result = run_script(command, Plan.from_toml(plan), remedies=remedies or (), folder=session, warn=warn)
         for line in result.unmet:
             warn(line)
         raise typer.Exit(result.exit_code)

@@ -13,6 +13,7 @@ from steptime.attach import SessionRecord, SessionSpec, launch, read_session
 from steptime.errors import SteptimeError
 from steptime.explain.correct import bootstrap_medians
 from steptime.explain.note import RunNote, Series
+from steptime.explain.remedies import read_remedy
 from steptime.plan import Plan, process_environment, unmet
 
 _UNTRACED = 1
@@ -30,20 +31,30 @@ class RunResult:
 
 
 def run_script(
-    command: Sequence[str], plan: Plan, *, folder: Path | None = None, warn: Callable[[str], None]
+    command: Sequence[str],
+    plan: Plan,
+    *,
+    remedies: Sequence[Path] = (),
+    folder: Path | None = None,
+    warn: Callable[[str], None],
 ) -> RunResult:
     """Runs `command` under `plan`; its output, input and signals pass through.
 
     Args:
         command: program and arguments.
         plan: what is changed.
+        remedies: files of the user's own remedies (docs/tune.md), run after the plan.
         folder: keep the session in this new folder; None: a temporary one.
         warn: told in one line when the ledger cannot be written.
 
     Raises:
-        SteptimeError: before the launch: command not found, folder not usable.
+        SteptimeError: before the launch: command not found, folder not usable, a remedy that is none.
     """
-    spec = SessionSpec(mode="run", plan=plan.agent_json(), losses=False)
+    own = [read_remedy(path)[0] for path in remedies]
+    extra = tuple(remedy.extra for remedy in own if remedy.extra is not None)
+    # a remedy reports under its name, the agent under the file's when it fails
+    names = sorted({remedy.name for remedy in own} | {path.name for path in extra})
+    spec = SessionSpec(mode="run", plan=plan.agent_json(), extra=extra, losses=False)
     with tempfile.TemporaryDirectory(prefix="steptime-run-", ignore_cleanup_errors=True) as temporary:
         session = folder or Path(temporary) / "session"
         started = launch(command, spec, folder=session, environment=process_environment(plan))
@@ -58,7 +69,8 @@ def run_script(
     run_id = note.end(
         exit_code=code, step_s=step_s(ranks[0].steps.durations_of(_UNTRACED)) if ranks else None, series=series(record)
     )
-    return RunResult(exit_code=code, unmet=tuple(unmet(plan, [rank.applied for rank in ranks])), run_id=run_id)
+    lines = unmet(plan, [rank.applied for rank in ranks], own=names)
+    return RunResult(exit_code=code, unmet=tuple(lines), run_id=run_id)
 
 
 def note_of(kind: str, command: Sequence[str], warn: Callable[[str], None], *, plan: Plan | None = None) -> RunNote:
