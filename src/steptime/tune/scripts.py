@@ -11,7 +11,7 @@ import contextlib
 import os
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -120,7 +120,8 @@ class ScriptTrials:
                 )
                 for folder, offset in batch
             ]
-            codes = [one.wait() for one in running]
+            with _stopped_on_error(running):
+                codes = [one.wait() for one in running]
             found += [
                 _trained(read_session(folder), code, _tail(folder))
                 for (folder, _), code in zip(batch, codes, strict=True)
@@ -138,7 +139,9 @@ class ScriptTrials:
         return self._gate
 
     def _run(self, spec: SessionSpec, folder: Path, environment: dict[str, str]) -> tuple[int, str]:
-        code = self.start(spec, folder, environment).wait()
+        started = self.start(spec, folder, environment)
+        with _stopped_on_error([started]):
+            code = started.wait()
         return code, _tail(folder)
 
     def _fresh(self, kind: str) -> Path:
@@ -246,6 +249,17 @@ class _ScriptSide:
         with contextlib.suppress(Exception):
             self._launch.process.wait(timeout=5.0)
         return self._launch.stop()
+
+
+@contextlib.contextmanager
+def _stopped_on_error(running: Sequence[Launch]) -> Iterator[None]:
+    """No trial outlives a tuning that is broken off."""
+    try:
+        yield
+    except BaseException:
+        for one in running:
+            one.stop()
+        raise
 
 
 def _memory_is_short() -> bool:
