@@ -59,14 +59,45 @@ def test_the_mask_depends_on_the_seed_only_not_on_the_threads(threads):
     assert not torch.equal(alone, other)
 
 
+def published_half(seed, stream, element):
+    """Block i of 32 gives the words 2i, 2i+1, 64+2i, 64+2i+1 of 128; each word is two elements, the lower half first."""
+    chunk, place = divmod(element, 256)
+    half, word = divmod(place // 2, 64)
+    bits = native.philox_block(seed, stream, chunk * 32 + word // 2)[2 * half + word % 2]
+    return (bits >> 16 * (place % 2) & 0xFFFF) ^ 0x8000  # read as signed, plus 2^15
+
+
 def test_the_mask_is_that_of_the_published_generator():
-    """Element order: block i of 64 gives elements 2i, 2i+1, 128+2i, 128+2i+1 of its 256."""
-    native.drop(torch.ones(1024), out := torch.empty(1024), None, 0.4, 9)
-    for element in (0, 1, 7, 127, 128, 255, 256, 777, 1023):
-        chunk, place = divmod(element, 256)
-        half, inner = divmod(place, 128)
-        word = native.philox_block(9, 0, chunk * 64 + inner // 2)[2 * half + inner % 2]
-        assert (out[element] != 0) == (word >= 0.4 * 2**32)
+    native.drop(torch.ones(1500), out := torch.empty(1500), None, 0.4, 9)
+    for element in (*range(256), 511, 777, 1023, 1499):
+        assert (out[element] != 0) == (published_half(9, 0, element) >= 0.4 * 2**16)
+
+
+def test_where_16_bits_do_not_decide_16_more_do():
+    """At p = (h + 1/2) / 2^16 the elements whose half word is h are dropped by half: their words settle it."""
+    x = torch.ones(200_000)
+    target = 0x3000
+    p = (target + 0.5) / 2**16
+    native.drop(x, out := torch.empty_like(x), None, p, 4)
+    native.drop(x, below := torch.empty_like(x), None, target / 2**16, 4)
+    native.drop(x, above := torch.empty_like(x), None, (target + 1) / 2**16, 4)
+    undecided = ((below != 0) & (above == 0)).nonzero().flatten().tolist()
+    assert undecided
+    for element in undecided:
+        assert published_half(4, 0, element) == target
+        more = native.philox_block(4, 1 << 63, element)[0] & 0xFFFF
+        assert (out[element] != 0) == (more >= 0x8000)
+    settled = (below != 0) == (above != 0)
+    assert torch.equal((out != 0)[settled], (below != 0)[settled])
+
+
+@pytest.mark.parametrize("elements", [1, 7, 8, 1023, 1025, 5000])
+def test_the_saved_mask_is_the_drawn_one(elements):
+    x = torch.ones(elements)
+    native.drop(x, out := torch.empty_like(x), keep := native.new_mask(x), 0.5, 3)
+    assert torch.equal(native.unpacked(keep, x.shape, x.stride()), out != 0)
+    native.apply_keep(x, keep, again := torch.empty_like(x), 2.0)
+    assert torch.equal(again, out)
 
 
 def test_seeding_torch_reproduces_and_each_call_draws_once():

@@ -26,7 +26,7 @@ class Call(ctypes.Structure):
     _fields_ = [
         *((size, ctypes.c_int64) for size in ("batches", "heads", "queries", "keys", "depth")),
         *((name, _View) for name in ("q", "k", "v", "out", "mask", "grad_out", "grad_q", "grad_k", "grad_v")),
-        ("lse", ctypes.c_void_p),
+        ("stats", ctypes.c_void_p),
         ("keep", ctypes.c_void_p),
         ("seed", ctypes.c_uint64),
         ("scale", ctypes.c_float),
@@ -72,6 +72,11 @@ def new_call(
         causal=causal,
         threads=torch.get_num_threads(),
     )
+
+
+def new_mask(shape: tuple[int, int, int, int]) -> torch.Tensor:
+    """Room for a call's dropout mask, a bit a score: uint8 (B, H, T, ceil(S / 16) * 2)."""
+    return torch.empty((*shape[:-1], (shape[-1] + 15) // 16 * 2), dtype=torch.uint8)
 
 
 def view(x: torch.Tensor) -> _View:

@@ -3,7 +3,7 @@
 With dropout_p > 0 torch's CPU attention leaves its fused path: it materialises the scores of the whole batch, draws
 their dropout mask serially and keeps both for the backward pass. Here each (batch, head) stays in cache, the mask
 comes from a counter-based generator, and the backward pass recomputes the probabilities from q, k and the rows'
-log-sum-exp. The mask itself, one byte a score, is saved up to SAVED_MASK_BYTES and generated again beyond.
+maxima and sums. The mask itself, one bit a score, is saved up to SAVED_MASK_BYTES and generated again beyond.
 """
 
 from __future__ import annotations
@@ -169,23 +169,23 @@ class _Attention(torch.autograd.Function):
         is_causal: bool,
         scale: float,
     ) -> torch.Tensor:
-        save_keep = q.numel() // q.shape[-1] * k.shape[-2] <= SAVED_MASK_BYTES
-        out, lse, keep = _forward(q, k, v, attn_mask, p, seed, is_causal, scale, save_keep)
-        ctx.save_for_backward(q, k, v, out, lse, keep, attn_mask)
+        save_keep = q.numel() // q.shape[-1] * k.shape[-2] <= 8 * SAVED_MASK_BYTES
+        out, stats, keep = _forward(q, k, v, attn_mask, p, seed, is_causal, scale, save_keep)
+        ctx.save_for_backward(q, k, v, out, stats, keep, attn_mask)
         ctx.p, ctx.seed, ctx.is_causal, ctx.scale = p, seed, is_causal, scale
         return out
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        q, k, v, out, lse, keep, attn_mask = ctx.saved_tensors
+        q, k, v, out, stats, keep, attn_mask = ctx.saved_tensors
         grad = grads[0]
         if torch.is_grad_enabled() or not (eager_mode() and plain_cpu(grad)):
-            return (*_differentiable_backward(ctx, q, k, v, keep, attn_mask, grad), *[None] * 5)
+            return (*_differentiable_backward(ctx, q, k, v, attn_mask, grad), *[None] * 5)
         grad = _rows(grad)
         grad_q, grad_k, grad_v = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
         call = native.new_call(q, k, v, p=ctx.p, seed=ctx.seed, causal=ctx.is_causal, scale=ctx.scale)
         shape = (*q.shape[:-1], k.shape[-2])
-        _set_common(call, out, lse, keep, None if attn_mask is None else attn_mask.expand(shape))
+        _set_common(call, out, stats, keep, None if attn_mask is None else attn_mask.expand(shape))
         call.grad_out, call.grad_q = native.view(grad), native.view(grad_q)
         call.grad_k, call.grad_v = native.view(grad_k), native.view(grad_v)
         native.run("backward", call)
@@ -203,27 +203,27 @@ def _forward(
     scale: float,
     save_keep: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-    """The output, the rows' log-sum-exp (B, H, T), and the dropout mask (B, H, T, S) if it is to be saved."""
+    """The output, the rows' maxima and inverse sums (B, H, T, 2), and the dropout mask's bits if they are to be saved."""
     shape = (*q.shape[:-1], k.shape[-2])
     # empty_like keeps the (B, T, H, D) order in memory that a projection has: joining the heads copies nothing
     out = torch.empty_like(q)
-    lse = torch.empty(q.shape[:-1])
-    keep = torch.empty(shape, dtype=torch.bool) if save_keep else None
+    stats = torch.empty((*q.shape[:-1], 2))
+    keep = native.new_mask(shape) if save_keep else None  # type: ignore[arg-type]
     call = native.new_call(q, k, v, p=p, seed=seed, causal=is_causal, scale=scale)
-    _set_common(call, out, lse, keep, None if attn_mask is None else attn_mask.expand(shape))
+    _set_common(call, out, stats, keep, None if attn_mask is None else attn_mask.expand(shape))
     native.run("forward", call)
-    return out, lse, keep
+    return out, stats, keep
 
 
 def _set_common(
     call: native.Call,
     out: torch.Tensor,
-    lse: torch.Tensor,
+    stats: torch.Tensor,
     keep: torch.Tensor | None,
     attn_mask: torch.Tensor | None,
 ) -> None:
     call.out = native.view(out)
-    call.lse = lse.data_ptr()
+    call.stats = stats.data_ptr()
     if keep is not None:
         call.keep = keep.data_ptr()
     if attn_mask is not None:
@@ -235,13 +235,11 @@ def _differentiable_backward(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
-    keep: torch.Tensor | None,
     attn_mask: torch.Tensor | None,
     grad: torch.Tensor,
 ) -> tuple[torch.Tensor, ...]:
     """The gradients by torch's operations, for second derivatives and batched gradients: right, and slow."""
-    if keep is None:
-        keep = mask(ctx.seed, (*q.shape[:-1], k.shape[-2]), ctx.p)  # type: ignore[arg-type]
+    keep = mask(ctx.seed, (*q.shape[:-1], k.shape[-2]), ctx.p)  # type: ignore[arg-type]
     create_graph = torch.is_grad_enabled()
     with torch.enable_grad():
         # aliases: where q, k and v are one tensor, each gradient is of its own use only

@@ -3,13 +3,17 @@
 
 #include "../native/parallel.h"
 #include "../native/philox.h"
+#include "../native/simd.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace {
 
-using steptime::Key;
 using steptime::kChunk;
+using steptime::kFloats;
+using steptime::Philox;
+
+constexpr int kTile = 4 * kChunk;  // elements between two looks at the mask: their factors stay in the L1 cache
 
 // Below so many elements a second thread costs more to wake than it saves.
 constexpr int64_t kParallelElements = 16384;
@@ -20,6 +24,7 @@ struct BFloat16 {
   uint16_t bits;
 };
 
+// A value as it is computed with.
 inline float load(float x) { return x; }
 inline double load(double x) { return x; }
 inline float load(BFloat16 x) {
@@ -37,42 +42,51 @@ inline void store(BFloat16* at, float x) {  // round to nearest even; a NaN stay
   at->bits = static_cast<uint16_t>(x != x ? 0x7FC0u : rounded);
 }
 
+// The factors 1 and 0 of a tile's elements, from their bits.
+inline void unpack(const uint8_t* bits, float* factors) {
+  typedef steptime::Vec Vec;
+  const Vec one = steptime::broadcast(1.0f);
+  for (int i = 0; i < kTile; i += kFloats) {
+    steptime::store(factors + i, (Vec)((steptime::IVec)one & steptime::set_bits(bits, i)));
+  }
+}
+
 // The factor is multiplied, not selected: inf and NaN in a dropped place give NaN, as torch's dropout does.
 // `to` may be `from`: each element is read before it is written.
 template <class T, class Real>
-inline void drop_chunk(const T* from, T* to, const uint32_t* words, int count, uint32_t threshold, Real scale) {
+inline void scale_tile(const T* from, T* to, const float* factors, int count, Real scale) {
 #pragma GCC ivdep
-  for (int i = 0; i < count; i++) store(to + i, load(from[i]) * (words[i] >= threshold ? scale : Real(0)));
+  for (int i = 0; i < count; i++) store(to + i, load(from[i]) * (static_cast<Real>(factors[i]) * scale));
 }
 
+// One pass: the mask, a bit an element, is read from `saved` where given, else drawn, and kept in `keep` where given.
 template <class T, class Real>
-void drop(const T* x, T* y, uint8_t* keep, int64_t n, Key key, uint32_t threshold, Real scale, int threads) {
-  const int64_t chunks = (n + kChunk - 1) / kChunk;
-  steptime::parallel_for(chunks, threads_for(n, threads), [=](int64_t begin, int64_t end) {
-    alignas(64) uint32_t words[kChunk];
-    for (int64_t chunk = begin; chunk < end; chunk++) {
-      steptime::philox_chunk(key, static_cast<uint64_t>(chunk), words);
-      const int64_t start = chunk * kChunk;
-      const int count = static_cast<int>(n - start < kChunk ? n - start : kChunk);
-      if (count == kChunk) {  // a constant trip count, for the vectoriser
-        drop_chunk(x + start, y + start, words, kChunk, threshold, scale);
+void drop(const T* x, T* y, const uint8_t* saved, uint8_t* keep, int64_t n, uint64_t seed, uint32_t threshold,
+          Real scale, int threads) {
+  const int64_t tiles = (n + kTile - 1) / kTile;
+  steptime::parallel_for(tiles, threads_for(n, threads), [=](int64_t begin, int64_t end) {
+    const Philox generator(seed, 0);
+    alignas(64) float factors[kTile];
+    uint8_t bits[kTile / 8] = {};
+    for (int64_t tile = begin; tile < end; tile++) {
+      const int64_t start = tile * kTile;
+      const int count = static_cast<int>(n - start < kTile ? n - start : kTile);
+      const size_t bytes = static_cast<size_t>(count + 7) / 8;
+      if (saved) {
+        memcpy(bits, saved + start / 8, bytes);
       } else {
-        drop_chunk(x + start, y + start, words, count, threshold, scale);
+        for (int at = 0; at < count; at += kChunk) {
+          steptime::keep_chunk(generator, static_cast<uint64_t>((start + at) / kChunk), threshold, bits + at / 8);
+        }
+        if (keep) memcpy(keep + start / 8, bits, bytes);
       }
-      if (keep) {
-        uint8_t kept[kChunk];
-        for (int i = 0; i < kChunk; i++) kept[i] = words[i] >= threshold;
-        memcpy(keep + start, kept, static_cast<size_t>(count));
+      unpack(bits, factors);
+      if (count == kTile) {  // a constant trip count, for the vectoriser
+        scale_tile(x + start, y + start, factors, kTile, scale);
+      } else {
+        scale_tile(x + start, y + start, factors, count, scale);
       }
     }
-  });
-}
-
-template <class T, class Real>
-void apply(const T* x, const uint8_t* keep, T* y, int64_t n, Real scale, int threads) {
-  steptime::parallel_for(n, threads_for(n, threads), [=](int64_t begin, int64_t end) {
-#pragma GCC ivdep
-    for (int64_t i = begin; i < end; i++) store(y + i, load(x[i]) * (Real(keep[i]) * scale));
   });
 }
 
@@ -81,20 +95,20 @@ void apply(const T* x, const uint8_t* keep, T* y, int64_t n, Real scale, int thr
 #define STEPTIME_DROPOUT(NAME, T, REAL)                                                                           \
   EXPORT void steptime_drop_##NAME(const T* x, T* y, uint8_t* keep, int64_t n, uint64_t seed, uint32_t threshold, \
                                    double scale, int threads) {                                                   \
-    drop<T, REAL>(x, y, keep, n, Key{seed, 0}, threshold, static_cast<REAL>(scale), threads);                     \
+    drop<T, REAL>(x, y, nullptr, keep, n, seed, threshold, static_cast<REAL>(scale), threads);                     \
   }                                                                                                               \
   EXPORT void steptime_apply_##NAME(const T* x, const uint8_t* keep, T* y, int64_t n, double scale, int threads) { \
-    apply<T, REAL>(x, keep, y, n, static_cast<REAL>(scale), threads);                                             \
+    drop<T, REAL>(x, y, keep, nullptr, n, 0, 0, static_cast<REAL>(scale), threads);                               \
   }
 
 STEPTIME_DROPOUT(float32, float, float)
 STEPTIME_DROPOUT(float64, double, double)
 STEPTIME_DROPOUT(bfloat16, BFloat16, float)
 
-// The generator's words by themselves, for the known-answer tests: words[j] of block `block`.
+// The generator's words by themselves, for the known-answer tests.
 EXPORT void steptime_philox_block(uint64_t seed, uint64_t stream, uint64_t block, uint32_t* out) {
-  alignas(64) uint32_t words[kChunk];
-  steptime::philox_chunk(Key{seed, stream}, block / steptime::kBlocks, words);
+  uint32_t words[steptime::kWords];
+  steptime::philox_chunk(Philox(seed, stream), block / steptime::kBlocks, words);
   const int at = 2 * static_cast<int>(block % steptime::kBlocks);
-  for (int j = 0; j < 4; j++) out[j] = words[(j / 2) * kChunk / 2 + at + j % 2];
+  for (int j = 0; j < 4; j++) out[j] = words[(j / 2) * steptime::kWords / 2 + at + j % 2];
 }
