@@ -58,7 +58,7 @@ def expert_duel(tuned: TuneResult, command: Sequence[str], expert: Sequence[str]
             rng=random.Random(0),
             seconds_left=lambda: deadline - time.monotonic(),
             settle=3,
-            looks=(12,),
+            looks=(24,),
         )
 
 
@@ -115,7 +115,7 @@ def main() -> int:
     temporary = arguments.json.with_suffix(".tmp")
     temporary.write_text(json.dumps(result, indent=1))
     os.replace(temporary, arguments.json)
-    write_report(arguments.report, None, result)
+    write_report(arguments.report, result["explanation"], result)
 
     out = Console()
     print_result(tuned, out, plan_path=str(plan))

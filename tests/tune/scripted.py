@@ -101,7 +101,7 @@ class Script:
     def clock(self):
         return self.now
 
-    def explain(self):
+    def explain(self, setup=None):
         self.now += 10
         return Explained(explanation=self.explanation, start_s=3.0, cores=2)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from steptime.explain.explanation import Explanation
 from steptime.explain.remedies import Proposal
 from steptime.tune.result import RemedyResult, TuneResult
 
@@ -14,6 +16,10 @@ if TYPE_CHECKING:
 
 class Books(Protocol):
     """Where predictions and verdicts are kept."""
+
+    def explained(self, explanation: Explanation) -> None:
+        """Keeps the explanation of the unchanged script."""
+        ...
 
     def predicted(self, proposal: Proposal) -> str | None:
         """Keeps a prediction; its id."""
@@ -27,6 +33,9 @@ class Books(Protocol):
 class NoBooks:
     """For tunings that leave no trace."""
 
+    def explained(self, explanation: Explanation) -> None:
+        """Keeps nothing."""
+
     def predicted(self, proposal: Proposal) -> str | None:
         """Keeps nothing."""
         return None
@@ -39,10 +48,12 @@ class LedgerBooks:
     """One run of kind `tune` in the ledger."""
 
     def __init__(self, ledger: Ledger, command: list[str], cwd: Path) -> None:
+        from steptime.hardware import fingerprint, look_at_machine
         from steptime.ledger import RunRow, collect
 
         self._ledger = ledger
-        self.run_id = ledger.add_run(RunRow(kind="tune", **collect(command, cwd)))
+        hardware = fingerprint(look_at_machine())
+        self.run_id = ledger.add_run(RunRow(kind="tune", hardware=hardware, **collect(command, cwd)))
 
     def predicted(self, proposal: Proposal) -> str | None:
         """Writes the prediction; it is on disk when this returns."""
@@ -78,17 +89,39 @@ class LedgerBooks:
             prediction_id=prediction_id,
         )
 
-    def explained(self, explanation: dict[str, Any]) -> None:
-        """Keeps the explanation of the unchanged script."""
-        self._ledger.write_explanation(self.run_id, explanation)
+    def explained(self, explanation: Explanation) -> None:
+        """Keeps the explanation of the unchanged script: it is there also when the tuning fails later."""
+        self._ledger.write_explanation(self.run_id, explanation.to_json())
 
     def finished(self, result: TuneResult | None, *, status: str, exit_code: int) -> None:
-        """Closes the run."""
+        """Closes the run: its result as JSON, the blocks and losses of its trials as columns."""
         duel = result.confirmation if result else None
+        if result is not None:
+            # the explanation has a file of its own
+            self._ledger.write_json(self.run_id, "tune", result.to_json() | {"explanation": None})
+            if series := _series(result):
+                self._ledger.write_columns(self.run_id, rank=0, pid=os.getpid(), series=series)
         self._ledger.finish_run(
             self.run_id,
             status=status,
             exit_code=exit_code,
             step_s=duel.candidate_s if duel else result.step_s if result else None,
+            step_low_s=duel.baseline_s / duel.gain.high if duel else None,
+            step_high_s=duel.baseline_s / duel.gain.low if duel else None,
+            seeds=result.seeds if result else None,
             plan=result.setup.plan.agent_json() if result else None,
         )
+
+
+def _series(result: TuneResult) -> dict[str, tuple[float, ...]]:
+    """Seconds a step of each block of each duel, one entry a pair; each seed's loss of the quality test."""
+    duels = {one.name: one.duel for one in result.remedies if one.duel is not None}
+    if result.confirmation is not None:
+        duels["confirmation"] = result.confirmation
+    found: dict[str, tuple[float, ...]] = {}
+    for name, duel in duels.items():
+        baseline, candidate = zip(*duel.blocks, strict=True)
+        found |= {f"{name}.baseline_s": baseline, f"{name}.candidate_s": candidate}
+    for loss in result.quality.losses:
+        found |= {f"loss {loss.site}.baseline": loss.baseline, f"loss {loss.site}.tuned": loss.tuned}
+    return found

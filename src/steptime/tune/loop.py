@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from steptime.errors import SteptimeError
+from steptime.explain.explanation import Explanation
 from steptime.explain.findings import find
 from steptime.explain.remedies import (
     Evidence,
@@ -27,13 +28,13 @@ from steptime.explain.remedies import (
     with_contention,
 )
 from steptime.tune.books import Books
-from steptime.tune.duel import LOOKS, Duel, duel, needs_second
+from steptime.tune.bundle import bundled, members_of
+from steptime.tune.duel import BLOCK_S, LOOKS, Duel, duel, needs_second
 from steptime.tune.quality import Examiner, Quality
 from steptime.tune.result import RemedyResult, TuneResult, Verdict
 from steptime.tune.settings import TuneSettings
 from steptime.tune.trials import Explained, Setup, Side, SideEndedError, Trials
 
-_BLOCK_S = 0.5
 _WARM_S = 2.0
 _CONFIRMING_ALPHA = 0.05
 
@@ -66,6 +67,8 @@ def tune(
     own = [read_remedy(path) for path in settings.own]
     say("explaining the script as it is")
     explained = trials.explain()
+    books.explained(explained.explanation)
+    explain_s = clock() - begun
     evidence = evidence_of(explained.explanation, cores=explained.cores, python=explained.python)
     micro = (measure_micro or _measured)(evidence)
     hunt = _Hunt(
@@ -77,16 +80,20 @@ def tune(
         micro=micro,
         own=own,
         evidence=with_contention(evidence, micro),
+        explain_s=explain_s,
         seconds_left=lambda: settings.budget_s - (clock() - begun),
     )
     try:
         hunt.open()
         while (proposal := hunt.next()) is not None:
             hunt.attempt(proposal)
+        if (bundle := hunt.bundle()) is not None:
+            hunt.attempt(bundle)
     finally:
         hunt.close()
     quality = hunt.examine()
     confirmation = hunt.confirm()
+    hunt.explain_again()
     return hunt.result(command, quality, confirmation, spent_s=clock() - begun)
 
 
@@ -106,7 +113,9 @@ class _Hunt:
     micro: Micro
     own: list[tuple[Remedy, tuple[float, float, float]]]
     evidence: Evidence
+    explain_s: float
     seconds_left: Callable[[], float]
+    after: Explanation | None = field(default=None, init=False)
     best: Setup = field(default_factory=Setup, init=False)
     kept: list[Remedy] = field(default_factory=list, init=False)
     results: dict[str, RemedyResult] = field(default_factory=dict, init=False)
@@ -114,6 +123,7 @@ class _Hunt:
     compile_s: dict[str, float] = field(default_factory=dict, init=False)
     notes: list[str] = field(default_factory=list, init=False)
     _predictions: dict[str, str | None] = field(default_factory=dict, init=False)
+    _bundled: tuple[str, ...] = field(default=(), init=False)
     _living: Side | None = field(default=None, init=False)
     _planned: int = field(default=1, init=False)
     _examiner: Examiner | None = field(default=None, init=False)
@@ -125,7 +135,8 @@ class _Hunt:
         for name in (*self.settings.only, *self.settings.skip):
             if name not in names:
                 raise SteptimeError(f"there is no remedy {name}", where="--only/--skip", mend=", ".join(sorted(names)))
-        self._planned = max(len(self.waiting), 1)
+        # one more for the small gains, which may be tried together at the end
+        self._planned = len(self.waiting) + 1
 
     def predict(self) -> None:
         """Predictions of what is left, on the step that is left; what is not worth a trial is put aside."""
@@ -134,7 +145,7 @@ class _Hunt:
         self.waiting = []
         for proposal in found:
             name = proposal.remedy.name
-            if name in self.results and self.results[name].verdict != "not tried":
+            if name in self._bundled or (name in self.results and self.results[name].verdict != "not tried"):
                 continue
             self.results.pop(name, None)
             if proposal.verdict == "try" and (self.settings.only and name not in self.settings.only):
@@ -159,6 +170,19 @@ class _Hunt:
             self.waiting = []
             return None
         return self.waiting.pop(0)
+
+    def bundle(self) -> Proposal | None:
+        """The small gains as one remedy, when there are some and a trial of it and the proof fit into the budget."""
+        allowed = [n for n in self.results if (n in self.settings.only or not self.settings.only)]
+        allowed = [name for name in allowed if name not in self.settings.skip]
+        found = bundled(self.results.values(), self.evidence, allowed=allowed)
+        if found is None or self.seconds_left() < self._duel_s() + self._reserve_s():
+            return None
+        self._bundled = members_of(found.remedy)
+        for name in self._bundled:
+            result = self.results[name]
+            self.results[name] = replace(result, why=f"part of {found.remedy.name}; alone: {result.why}")
+        return found
 
     def attempt(self, proposal: Proposal) -> None:
         """One remedy against the best setup so far."""
@@ -300,6 +324,16 @@ class _Hunt:
             self._take_all_back("undecided", "the confirming run did not show a gain")
         return found
 
+    def explain_again(self) -> None:
+        """The step under the final plan, for the picture before and after; only from time that is left over."""
+        if not self.kept or self.seconds_left() < 1.3 * self.explain_s:
+            return
+        self.say("explaining the tuned script")
+        try:
+            self.after = self.trials.explain(self.best).explanation
+        except SteptimeError as error:
+            self.notes.append(f"the tuned script could not be explained: {error}")
+
     def _take_all_back(self, verdict: Verdict, why: str) -> None:
         for remedy in list(self.kept):
             self._overturn(remedy, verdict, why)
@@ -319,6 +353,9 @@ class _Hunt:
             step_s=self.explained.explanation.step.median_ns / 1e9,
             compile_s=self.compile_s.get("final", 0.0),
             spent_s=spent_s,
+            explanation=self.explained.explanation.to_json(),
+            explanation_after=self.after.to_json() if self.after else None,
+            seeds={"quality": len(quality.seeds), "quality_steps": self._quality_steps(), "blocks": self.settings.seed},
             findings=self.explained.explanation.findings or find(self.explained.explanation),
             notes=tuple(self.notes),
         )
@@ -337,7 +374,6 @@ class _Hunt:
             remedies=remedies or self._planned,
             rng=random.Random(self.settings.seed + len(self.results)),
             seconds_left=lambda: self.seconds_left() - (self._reserve_s() if remedies is None else 0.0),
-            block_s=_BLOCK_S,
             settle=1 + _queued(setup),
         )
 
@@ -362,7 +398,7 @@ class _Hunt:
 
     def _duel_s(self) -> float:
         """Start of a process and the pairs up to the first look."""
-        pair_s = 2 * max(_BLOCK_S, 3 * self._step_s())
+        pair_s = 2 * max(BLOCK_S + self._step_s(), 3 * self._step_s())
         return self.explained.start_s + _WARM_S + LOOKS[0] * pair_s
 
     def _confirm_s(self) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from steptime.explain.remedies import Proposal
@@ -65,7 +65,8 @@ class TuneResult:
     """The end of a tuning.
 
     `confirmation` is the duel of the final setup against the unchanged script in fresh processes: the published ratio.
-    None: nothing was kept, or the budget was over.
+    None: nothing was kept, or the budget was over. `explanation` is the unchanged script's, `explanation_after` the
+    tuned one's (None: no time was left). `seeds`: pairs and steps of the quality test, seed of the order of blocks.
     """
 
     command: tuple[str, ...]
@@ -76,6 +77,9 @@ class TuneResult:
     step_s: float
     compile_s: float
     spent_s: float
+    explanation: Mapping[str, Any] | None = None
+    explanation_after: Mapping[str, Any] | None = None
+    seeds: Mapping[str, int] = field(default_factory=dict)
     findings: tuple[Mapping[str, Any], ...] = ()
     diff: str | None = None
     run_id: str | None = None
@@ -120,6 +124,9 @@ class TuneResult:
             "compile_s": self.compile_s,
             "break_even_steps": self.break_even_steps,
             "findings": [dict(finding) for finding in self.findings],
+            "explanation": self.explanation,
+            "explanation_after": self.explanation_after,
+            "seeds": dict(self.seeds),
             "spent_s": self.spent_s,
             "run": self.run_id,
             "notes": list(self.notes),

@@ -21,7 +21,7 @@ from steptime.attach import Launch, SessionRecord, SessionSpec, launch, read_ses
 from steptime.attach.gate import GateServer
 from steptime.errors import SteptimeError
 from steptime.plan import process_environment
-from steptime.tune.trials import Explained, Floats, Setup, Side, SideEndedError, Trained
+from steptime.tune.trials import UNCHANGED, Explained, Floats, Setup, Side, SideEndedError, Trained
 
 _SKIPPED = 1
 """Flag of a step whose optimizer was skipped (agent/steps.py)."""
@@ -58,8 +58,8 @@ class ScriptTrials:
         if self._gate is not None:
             self._gate.close()
 
-    def explain(self) -> Explained:
-        """Measures and explains the unchanged script; it is stopped once measured.
+    def explain(self, setup: Setup = UNCHANGED) -> Explained:
+        """Measures and explains the script under a setup; it is stopped once measured.
 
         Raises:
             SteptimeError: it failed, no step was found, or it writes where no trial may.
@@ -69,8 +69,14 @@ class ScriptTrials:
 
         started_ns = time.perf_counter_ns()
         folder = self._fresh("explain")
-        spec = SessionSpec(mode="explain", stop_after_windows=True, redirect=folder / "files")
-        code, tail = self._run(spec, folder, {})
+        spec = SessionSpec(
+            mode="explain",
+            plan=setup.plan.agent_json(),
+            extra=setup.extra,
+            stop_after_windows=True,
+            redirect=folder / "files",
+        )
+        code, tail = self._run(spec, folder, process_environment(setup.plan))
         record = read_session(folder)
         _refuse_escapes(record)
         if code != 0 or not record.ranks:

@@ -42,6 +42,9 @@ class Setup:
         return not self.extra and not self.plan.difference()
 
 
+UNCHANGED = Setup()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Trained:
     """What one run of some steps left.
@@ -112,8 +115,12 @@ class Explained:
 class Trials(Protocol):
     """The script, as tune uses it."""
 
-    def explain(self) -> Explained:
-        """Measures and explains the unchanged script."""
+    def explain(self, setup: Setup = UNCHANGED) -> Explained:
+        """Measures and explains the script under a setup: the unchanged script unless told otherwise.
+
+        Raises:
+            SteptimeError: it failed, or no step was found.
+        """
         ...
 
     def open(self, setup: Setup) -> Side:
