@@ -60,7 +60,7 @@ def test_the_mask_depends_on_the_seed_only_not_on_the_threads(threads):
 
 
 def published_half(seed, stream, element):
-    """Block i of 32 gives the words 2i, 2i+1, 64+2i, 64+2i+1 of 128; each word is two elements, the lower half first."""
+    """Block i of 32 gives words 2i, 2i+1, 64+2i, 64+2i+1 of 128; each word is two elements, the lower half first."""
     chunk, place = divmod(element, 256)
     half, word = divmod(place // 2, 64)
     bits = native.philox_block(seed, stream, chunk * 32 + word // 2)[2 * half + word % 2]

@@ -142,7 +142,8 @@ RowStats softmax_row(float* row, int64_t columns, const uint8_t* keep) {
 
 void forward_heads(const Call& c, int64_t begin, int64_t end) {
   const int64_t wide = score_stride(c), deep = padded(c.depth), block = block_rows(c);
-  Arena arena(panel_floats(c.depth, c.keys) + c.keys * deep + block * (wide + deep + 1) + block * mask_stride(c) / 32 + 128);
+  Arena arena(panel_floats(c.depth, c.keys) + c.keys * deep + block * (wide + deep + 1) +
+              block * mask_stride(c) / 32 + 128);
   float* const k_room = arena.take(panel_floats(c.depth, c.keys));
   float* const v_room = arena.take(c.keys * deep);
   float* const scores = arena.take(block * wide);
@@ -223,7 +224,8 @@ void backward_heads(const Call& c, int64_t begin, int64_t end) {
   auto* const keep_room = reinterpret_cast<uint8_t*>(arena.take(block * mask_stride(c) / 32 + 1));
   for (int64_t head = begin; head < end; head++) {
     const int64_t b = head / c.heads, h = head % c.heads;
-    const Panels k_transposed = pack_transposed(c.k.at(b, h), c.k.row, c.depth, c.keys, c.scale * kLog2E, k_transposed_room);
+    const Panels k_transposed =
+        pack_transposed(c.k.at(b, h), c.k.row, c.depth, c.keys, c.scale * kLog2E, k_transposed_room);
     const Panels v_transposed = pack_transposed(c.v.at(b, h), c.v.row, c.depth, c.keys, c.rescale, v_transposed_room);
     const Panels k = pack(c.k.at(b, h), c.k.row, c.keys, c.depth, c.scale, k_room);
     // the factors of the formulas above go into the packed operands: a score's own work stays small

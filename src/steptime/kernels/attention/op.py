@@ -203,7 +203,7 @@ def _forward(
     scale: float,
     save_keep: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-    """The output, the rows' maxima and inverse sums (B, H, T, 2), and the dropout mask's bits if they are to be saved."""
+    """The output, the rows' maxima and inverse sums (B, H, T, 2), and the mask's bits if they are to be saved."""
     shape = (*q.shape[:-1], k.shape[-2])
     # empty_like keeps the (B, T, H, D) order in memory that a projection has: joining the heads copies nothing
     out = torch.empty_like(q)
