@@ -229,7 +229,8 @@ def test_the_public_names():
 
     assert set(steptime.ledger.__all__) == {
         "DECISIONS", "RUN_KINDS", "RUN_STATUSES", "ArtefactRow", "Columns", "Difference", "Ledger", "PredictionRow",
-        "ProbeRow", "ProcessColumns", "RunComparison", "RunRow", "VerdictRow", "collect", "compare", "is_lost",
+        "ProbeRow", "ProcessColumns", "RunComparison", "RunRow", "VerdictRow", "check_writable", "collect", "compare",
+        "is_lost",
         "steptime_home",
         "write_whole",
     }  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import sys
 from importlib.util import find_spec
@@ -11,6 +12,8 @@ import typer
 from steptime import __version__
 from steptime.errors import SteptimeError
 
+UNUSABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO})
+"""What a disk says of itself: no defect of ours, so no traceback."""
 COMMANDS = ("explain", "attach", "probe", "tune", "run", "runs", "report")
 """In the order in which `steptime --help` lists them."""
 
@@ -48,6 +51,11 @@ def main() -> None:
         make_app()(prog_name="steptime")
     except SteptimeError as error:
         print(f"steptime: {error}", file=sys.stderr)
+        sys.exit(2)
+    except OSError as error:
+        if error.errno not in UNUSABLE:
+            raise
+        print(f"steptime: {error.filename or 'a file'}: cannot be written ({error.strerror})", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)

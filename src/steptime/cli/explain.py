@@ -52,6 +52,10 @@ def register(app: typer.Typer) -> None:
         script = context.meta.get("script")
         if bool(script) == bool(traces):
             raise SteptimeError("give either traces or a script", mend="steptime explain -- python train.py")
+        if report is not None:
+            from steptime.ledger import check_writable
+
+            check_writable(report)
         calibration = load_calibration()
         if traces:
             from steptime.timeline import read_trace

@@ -234,9 +234,13 @@ def _ranks(record: SessionRecord) -> list[RankRecord]:
         return found
     if record.unattached:
         raise SteptimeError(
-            f"the agent did not get into the training process ({_listed(record.unattached)})",
-            mend="add `import steptime.agent.here` as the script's first line",
+            "the agent did not get into the training process "
+            f"({_listed(record.unattached)}: {record.unattached[0].why}: {record.unattached[0].command})",
+            mend="add `import steptime.agent.here` as the script's first line, "
+            "or install a .pth: steptime attach --install-pth PYTHON",
         )
+    if record.dropped:
+        raise SteptimeError(f"no step could be recorded: {'; '.join(record.dropped)}")
     seen = f"{record.torch_processes} processes used torch, none made an optimizer step"
     raise SteptimeError(
         f"no training step was found: {seen if record.torch_processes else 'no process used torch'}",

@@ -9,7 +9,7 @@ with Ledger.open() as ledger:
 from steptime.ledger.columns import Columns, ProcessColumns
 from steptime.ledger.compare import Difference, RunComparison, compare
 from steptime.ledger.database import Ledger
-from steptime.ledger.home import steptime_home, write_whole
+from steptime.ledger.home import check_writable, steptime_home, write_whole
 from steptime.ledger.liveness import is_lost
 from steptime.ledger.provenance import collect
 from steptime.ledger.schema import (
@@ -37,6 +37,7 @@ __all__ = [
     "RunComparison",
     "RunRow",
     "VerdictRow",
+    "check_writable",
     "collect",
     "compare",
     "is_lost",

@@ -60,6 +60,24 @@ def write_whole(path: Path, content: bytes) -> None:
                 os.unlink(temporary)
 
 
+def check_writable(path: Path) -> None:
+    """Finds out, before minutes are spent on its content, whether a file can be written; nothing is left behind.
+
+    Raises:
+        SteptimeError: its folder is not there or takes no file, or a folder stands in its place.
+    """
+    if path.is_dir():
+        raise SteptimeError("is a folder", where=str(path), mend="name a file")
+    try:
+        # rights do not tell: a read-only file system refuses root too
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise SteptimeError(
+            f"cannot be written ({error.strerror or error})", where=str(path), mend="name a file in a writable folder"
+        ) from error
+
+
 def _sync_folder(folder: Path) -> None:
     """Make a rename in `folder` survive a power cut; file systems that cannot are no worse than before."""
     with contextlib.suppress(OSError):

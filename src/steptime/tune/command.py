@@ -20,10 +20,11 @@ def tune_script(
     """Tunes the script behind `command`, keeps everything in the ledger, and writes the plan when something was kept.
 
     Raises:
-        SteptimeError: as `tune`; the ledger or the plan cannot be written.
+        SteptimeError: as `tune`; the ledger or the plan cannot be written (found out before anything runs).
     """
-    from steptime.ledger import Ledger
+    from steptime.ledger import Ledger, check_writable
 
+    check_writable(plan_out)
     with Ledger.open() as ledger:
         books = LedgerBooks(ledger, list(command), Path.cwd())
         result: TuneResult | None = None

@@ -15,6 +15,7 @@ from steptime.errors import SteptimeError
 from steptime.explain.explanation import Explanation
 from steptime.explain.findings import find
 from steptime.explain.remedies import (
+    NAMES,
     Evidence,
     Micro,
     Proposal,
@@ -65,6 +66,7 @@ def tune(
     """
     begun = clock()
     own = [read_remedy(path) for path in settings.own]
+    _check_names(settings, {*NAMES, *(remedy.name for remedy, _ in own)})
     say("explaining the script as it is")
     explained = trials.explain()
     books.explained(explained.explanation)
@@ -95,6 +97,14 @@ def tune(
     confirmation = hunt.confirm()
     hunt.explain_again()
     return hunt.result(command, quality, confirmation, spent_s=clock() - begun)
+
+
+def _check_names(settings: TuneSettings, names: set[str]) -> None:
+    for name in (*settings.only, *settings.skip):
+        if name not in names:
+            raise SteptimeError(
+                f"there is no remedy {name}", where="--only/--skip", mend=f"one of {', '.join(sorted(names))}"
+            )
 
 
 def _measured(evidence: Evidence) -> Micro:
@@ -131,10 +141,6 @@ class _Hunt:
     def open(self) -> None:
         """First predictions. How many will be tried is fixed here: the error of each depends on it."""
         self.predict()
-        names = {proposal.remedy.name for proposal in self.waiting} | set(self.results)
-        for name in (*self.settings.only, *self.settings.skip):
-            if name not in names:
-                raise SteptimeError(f"there is no remedy {name}", where="--only/--skip", mend=", ".join(sorted(names)))
         # one more for the small gains, which may be tried together at the end
         self._planned = len(self.waiting) + 1
 

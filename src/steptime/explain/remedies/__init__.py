@@ -20,6 +20,8 @@ FAMILIES: tuple[Family, ...] = (
     process.FAMILY,
     collectives.FAMILY,
 )
+NAMES: tuple[str, ...] = tuple(name for family in FAMILIES for name in family.remedies)
+"""Of every remedy but the user's own."""
 LEAST_SHARE = 0.03
 """A remedy is tried when the upper bound of its prediction reaches this share of the step."""
 
@@ -79,6 +81,7 @@ def _judged(proposal: Proposal, step_s: float) -> Proposal:
 __all__ = [
     "FAMILIES",
     "LEAST_SHARE",
+    "NAMES",
     "Evidence",
     "Family",
     "Item",

@@ -107,4 +107,4 @@ def propose(evidence: Evidence, micro: Micro) -> list[Proposal]:
     ]
 
 
-FAMILY = Family(name="attention", requests=requests, propose=propose)
+FAMILY = Family(name="attention", remedies=("fused_attention",), requests=requests, propose=propose)

@@ -103,4 +103,9 @@ def propose(evidence: Evidence, micro: Micro) -> list[Proposal]:
     ]
 
 
-FAMILY = Family(name="collectives", requests=no_requests, propose=propose)
+FAMILY = Family(
+    name="collectives",
+    remedies=("ddp_compress_bf16", "ddp_compress_fp16", "ddp_bucket_view", "ddp_small_buckets", "ddp_static_graph"),
+    requests=no_requests,
+    propose=propose,
+)

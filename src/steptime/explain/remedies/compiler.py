@@ -73,4 +73,4 @@ def _given_back(back_ns: float) -> str:
     )
 
 
-FAMILY = Family(name="compiler", requests=requests, propose=propose)
+FAMILY = Family(name="compiler", remedies=("compile",), requests=requests, propose=propose)

@@ -122,4 +122,6 @@ def _pinning(evidence: Evidence) -> Proposal:
     )
 
 
-FAMILY = Family(name="data", requests=no_requests, propose=propose)
+FAMILY = Family(
+    name="data", remedies=("prefetch_thread", "loader_workers", "pin_memory"), requests=no_requests, propose=propose
+)

@@ -94,4 +94,4 @@ def _shrunk(claims: Claims, saved: float, now: float) -> Claims:
     return tuple((index, part * share) for index, part in claims)
 
 
-FAMILY = Family(name="dropout", requests=requests, propose=propose)
+FAMILY = Family(name="dropout", remedies=("parallel_dropout",), requests=requests, propose=propose)

@@ -122,4 +122,9 @@ def _zero_grad(evidence: Evidence) -> Proposal:
     )
 
 
-FAMILY = Family(name="optimizer", requests=requests, propose=propose)
+FAMILY = Family(
+    name="optimizer",
+    remedies=("fused_optimizer", "foreach_optimizer", "zero_grad_set_to_none"),
+    requests=requests,
+    propose=propose,
+)

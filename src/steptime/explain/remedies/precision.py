@@ -121,4 +121,9 @@ def _accelerator(evidence: Evidence) -> list[Proposal]:
     return [*found, not_tried(MATMUL, "autocast gives the same rate with a smaller change")]
 
 
-FAMILY = Family(name="precision", requests=requests, propose=propose)
+FAMILY = Family(
+    name="precision",
+    remedies=("autocast_bf16", "autocast_fp16", "matmul_precision", "matmul_tf32"),
+    requests=requests,
+    propose=propose,
+)

@@ -14,7 +14,8 @@ _SLOW_RATIO = 12.0
 """An elementwise op so many times slower, by its bytes, than the step's usual one: denormals cost 38-53x
 (facts/quant.md), and half of the elements denormal is still this much."""
 _PAGE_NS = 500.0
-"""A minor page fault with the zeroing of its 4 KiB page, where it could not be measured: 0.25-1 us."""
+"""A minor page fault with the zeroing of its 4 KiB page, where it could not be measured: 0.25-1 us, under nested
+virtualisation 2."""
 _FAULTS: Request = {"kind": "page_fault"}
 
 DENORMAL = Remedy(
@@ -170,4 +171,17 @@ def requests(evidence: Evidence) -> list[Request]:
     return [_FAULTS] if (evidence.facts.get("process") or {}).get("minor_faults_per_step") else []
 
 
-FAMILY = Family(name="process", requests=requests, propose=propose)
+FAMILY = Family(
+    name="process",
+    remedies=(
+        "threads",
+        "flush_denormal",
+        "mkldnn_off",
+        "allocator_large_pools",
+        "gc_freeze",
+        "affinity_compact",
+        "channels_last",
+    ),
+    requests=requests,
+    propose=propose,
+)

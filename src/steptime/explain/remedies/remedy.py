@@ -88,9 +88,13 @@ def key(request: Request) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """Remedies of one kind: what to measure before, and what to propose after."""
+    """Remedies of one kind: what to measure before, and what to propose after.
+
+    `remedies` are the names of all that `propose` may propose; it proposes each, to try or not.
+    """
 
     name: str
+    remedies: tuple[str, ...]
     requests: Callable[[Evidence], list[Request]]
     propose: Callable[[Evidence, Micro], list[Proposal]]
 
