@@ -101,7 +101,7 @@ def launch(
     Raises:
         SteptimeError: when there is no command, it is not found, its script is not there, or the folder is unusable.
     """
-    _check_command(command, cwd)
+    check_command(command, cwd)
     folder = folder.resolve()
     write_session(spec, folder)
     variables = {**os.environ, **agent_environment(folder, spec), **(environment or {})}
@@ -136,9 +136,14 @@ def agent_environment(folder: Path, spec: SessionSpec) -> dict[str, str]:
     return variables
 
 
-def _check_command(command: Sequence[str], cwd: Path | None) -> None:
+def check_command(command: Sequence[str], cwd: Path | None = None) -> None:
+    """Finds out what can be known of a command without starting it.
+
+    Raises:
+        SteptimeError: there is none, the program is not found, or the Python script is not there.
+    """
     if not command:
-        raise SteptimeError("no command was given", mend="put it after --, e.g. steptime explain -- python train.py")
+        raise SteptimeError("no command was given", mend="put it after --, e.g. -- python train.py")
     program = command[0]
     if shutil.which(program) is None:
         raise SteptimeError("the program is not found or not executable", where=program)

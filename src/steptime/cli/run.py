@@ -13,10 +13,10 @@ def register(app: typer.Typer) -> None:
 
     @app.command(context_settings={"allow_interspersed_args": False})
     def run(
-        command: Annotated[
-            list[str], typer.Argument(metavar="-- COMMAND...", help="What to run: python train.py args")
-        ],
         plan: Annotated[Path, typer.Option("--plan", metavar="FILE", help="The plan file, e.g. from steptime tune.")],
+        command: Annotated[
+            list[str] | None, typer.Argument(metavar="-- COMMAND...", help="What to run: python train.py args")
+        ] = None,
         remedies: Annotated[
             list[Path] | None,
             typer.Option(help="A remedy of your own, as given to tune: FILE.py with apply(report); may be repeated."),
@@ -33,7 +33,7 @@ def register(app: typer.Typer) -> None:
         def warn(line: str) -> None:
             typer.echo(f"steptime: {line}", err=True)
 
-        result = run_script(command, Plan.from_toml(plan), remedies=remedies or (), folder=session, warn=warn)
+        result = run_script(command or (), Plan.from_toml(plan), remedies=remedies or (), folder=session, warn=warn)
         for line in result.unmet:
             warn(line)
         raise typer.Exit(result.exit_code)

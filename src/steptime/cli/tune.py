@@ -13,7 +13,9 @@ def register(app: typer.Typer) -> None:
 
     @app.command()
     def tune(
-        command: Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="As you run it: python train.py")],
+        command: Annotated[
+            list[str] | None, typer.Argument(metavar="-- COMMAND...", help="As you run it: python train.py")
+        ] = None,
         budget: Annotated[str, typer.Option(help="Time for everything: 90s, 10m, 1h.")] = "10m",
         plan_out: Annotated[Path, typer.Option("--plan-out", help="Where the plan goes.")] = Path("plan.toml"),
         as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")] = False,
@@ -55,7 +57,7 @@ def register(app: typer.Typer) -> None:
                 console.print(f"[dim]{line}[/dim]", highlight=False)
                 status.update(line)
 
-            result = tune_script(command, settings, plan_out=plan_out, say=say)
+            result = tune_script(command or (), settings, plan_out=plan_out, say=say)
         if as_json:
             print(json.dumps(result.to_json(), indent=1))
         else:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from steptime.attach.launch import check_command
 from steptime.tune.books import LedgerBooks
 from steptime.tune.loop import tune
 from steptime.tune.result import TuneResult
@@ -20,10 +21,11 @@ def tune_script(
     """Tunes the script behind `command`, keeps everything in the ledger, and writes the plan when something was kept.
 
     Raises:
-        SteptimeError: as `tune`; the ledger or the plan cannot be written (found out before anything runs).
+        SteptimeError: as `tune`; the command, the place of the plan and the ledger are looked at before anything runs.
     """
     from steptime.ledger import Ledger, check_writable
 
+    check_command(command)
     check_writable(plan_out)
     with Ledger.open() as ledger:
         books = LedgerBooks(ledger, list(command), Path.cwd())
