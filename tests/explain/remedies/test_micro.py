@@ -13,12 +13,19 @@ def test_all_kinds_are_measured():
         {"kind": "attention", "B": 2, "H": 2, "T": 8, "S": 8, "D": 4, "p": 0.1},
         {"kind": "optimizer", "class": "AdamW", "shapes": [[8], [8, 8]], "momentum": 0},
         {"kind": "matmul", "a": [32, 16], "b": [16, 8]},
+        {"kind": "page_fault"},
         {"kind": "compiler"},
     ]
     found = measure(requests, python="", threads=1)
     for request, names in zip(
         requests,
-        [("torch_s", "parallel_s"), ("torch_s", "fused_s"), ("script_s", "fused_s", "foreach_s"), ("fp32_s", "bf16_s")],
+        [
+            ("torch_s", "parallel_s"),
+            ("torch_s", "fused_s"),
+            ("script_s", "fused_s", "foreach_s"),
+            ("fp32_s", "bf16_s"),
+            ("page_s",),
+        ],
         strict=False,
     ):
         assert all(found.get(request)[name] > 0 for name in names)
