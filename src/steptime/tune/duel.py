@@ -21,7 +21,8 @@ LOOKS = (10, 20, 48)
 BLOCK_S = 0.25
 """Length of a block. Many short blocks beat few long ones: a pair cancels only what lasts longer than itself. Simulated
 (steps of 70 ms, AR(1) noise of 10 % with 0.2, 1 and 5 s of memory, 3 % white, 2 % of the steps half as long again, the
-error shared among 6 remedies): in the same 30 s, 48 pairs of 0.25 s (looks at 8, 20, 48) find a gain of 5 % in 50, 78 and 100 of 100 duels,
+error shared among 6 remedies): in the same 30 s, 48 pairs of 0.25 s (looks at 8, 20, 48) find a gain of 5 % in 50, 78
+and 100 of 100 duels,
 24 pairs of 0.5 s in 18, 33 and 81; of no gain neither found more than 2.5 % (its bound is 0.8 %, n = 120)."""
 SURE = 1.25
 """A gain whose lower bound is above this is no luck of a process."""
