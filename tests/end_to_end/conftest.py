@@ -70,7 +70,7 @@ class User:
             },
             capture_output=True,
             text=True,
-            timeout=600,
+            timeout=1500,
         )
 
     def explains(self) -> tuple[dict[str, Any], dict[str, float]]:
@@ -81,7 +81,7 @@ class User:
 
     def tunes(self) -> dict[str, Any]:
         """`tune` with one remedy that helps and one that does not; the JSON."""
-        words = "tune --json --budget 8m --quality-steps 30 --remedies no_sleep.py --remedies nap.py"
+        words = "tune --json --budget 20m --quality-steps 30 --remedies no_sleep.py --remedies nap.py"
         done = self.types(*words.split(), "--only", "no_sleep", "--only", "nap", steps=100_000)
         assert done.returncode == 0, done.stderr
         result = json.loads(done.stdout)
