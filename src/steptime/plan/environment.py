@@ -31,6 +31,10 @@ _LARGE_POOLS = {
 }
 
 
+_HUGE = ("glibc.malloc.hugetlb", "1")
+"""glibc asks for transparent huge pages with madvise (2.35 and newer; older ones ignore it)."""
+
+
 def process_environment(plan: Plan, base: Mapping[str, str] | None = None) -> dict[str, str]:
     """Variables to add to the environment `base` (default: this process's) before the script starts.
 
@@ -48,6 +52,10 @@ def process_environment(plan: Plan, base: Mapping[str, str] | None = None) -> di
         added["GOMP_CPU_AFFINITY"] = " ".join(str(cpu) for cpu in process.affinity)
     if process.allocator == "large_pools":
         added |= _LARGE_POOLS
+    elif process.allocator == "huge_pages":
+        added |= _LARGE_POOLS
+        tunables = [one for one in base.get("GLIBC_TUNABLES", "").split(":") if one and not one.startswith(_HUGE[0])]
+        added["GLIBC_TUNABLES"] = ":".join([*tunables, "=".join(_HUGE)])
     elif process.allocator != "default":
         library = find_allocator(process.allocator)
         if library is None:

@@ -24,9 +24,9 @@ class ProcessSection(Section):
     """Cores that the process may use: `compact` takes neighbouring physical cores, one a thread, apart for each local
     rank; a list names logical CPUs."""
 
-    allocator: Literal["default", "jemalloc", "tcmalloc", "large_pools"] = option("default")
+    allocator: Literal["default", "jemalloc", "tcmalloc", "large_pools", "huge_pages"] = option("default")
     """Memory allocator of the host: a preloaded library, or `large_pools`: glibc told to keep freed memory instead of
-    giving it back to the kernel at each step."""
+    giving it back to the kernel at each step; `huge_pages`: that, in transparent huge pages (glibc >= 2.35)."""
 
     flush_denormal: bool = option(False)
     """Treat denormal numbers as zero (`torch.set_flush_denormal`), in threads that start later too."""

@@ -145,6 +145,11 @@ def _allocator(value: str, ground: Ground) -> None:
             "process.allocator", ok, "glibc keeps freed memory" if ok else "MALLOC_TRIM_THRESHOLD_ is not set"
         )
         return
+    if value == "huge_pages":
+        ok = "glibc.malloc.hugetlb=1" in os.environ.get("GLIBC_TUNABLES", "")
+        why = "glibc asks for huge pages" if ok else "GLIBC_TUNABLES does not hold glibc.malloc.hugetlb=1"
+        ground.report("process.allocator", ok, why)
+        return
     try:
         mapped = Path("/proc/self/maps").read_text("utf-8", "replace")
     except OSError:

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from steptime.explain.remedies import attention, collectives, compiler, data, dropout, optimizer, precision, process
+from steptime.explain.remedies import (
+    attention,
+    collectives,
+    compiler,
+    data,
+    dropout,
+    huge_pages,
+    optimizer,
+    precision,
+    process,
+)
 from steptime.explain.remedies.evidence import Evidence, Item, evidence_of
 from steptime.explain.remedies.micro import measure
 from steptime.explain.remedies.remedy import Family, Micro, Prediction, Proposal, Remedy, Request
@@ -18,6 +28,7 @@ FAMILIES: tuple[Family, ...] = (
     compiler.FAMILY,
     precision.FAMILY,
     process.FAMILY,
+    huge_pages.FAMILY,
     collectives.FAMILY,
 )
 NAMES: tuple[str, ...] = tuple(name for family in FAMILIES for name in family.remedies)

@@ -15,11 +15,6 @@ using steptime::Philox;
 
 constexpr int kTile = 4 * kChunk;  // elements between two looks at the mask: their factors stay in the L1 cache
 
-// Below so many elements a second thread costs more to wake than it saves.
-constexpr int64_t kParallelElements = 16384;
-
-int threads_for(int64_t n, int threads) { return n < kParallelElements ? 1 : threads; }
-
 struct BFloat16 {
   uint16_t bits;
 };
@@ -64,7 +59,7 @@ template <class T, class Real>
 void drop(const T* x, T* y, const uint8_t* saved, uint8_t* keep, int64_t n, uint64_t seed, uint32_t threshold,
           Real scale, int threads) {
   const int64_t tiles = (n + kTile - 1) / kTile;
-  steptime::parallel_for(tiles, threads_for(n, threads), [=](int64_t begin, int64_t end) {
+  steptime::parallel_for(tiles, steptime::elementwise_threads(n, threads), [=](int64_t begin, int64_t end) {
     const Philox generator(seed, 0);
     alignas(64) float factors[kTile];
     uint8_t bits[kTile / 8] = {};

@@ -9,6 +9,11 @@
 
 namespace steptime {
 
+// Below so many elements a second thread costs more to wake than it saves.
+constexpr int64_t kParallelElements = 16384;
+
+inline int elementwise_threads(int64_t n, int threads) { return n < kParallelElements ? 1 : threads; }
+
 // f(begin, end) over [0, n). One thread means no parallel region at all, so a forked worker never meets the pool.
 template <class F>
 void parallel_for(int64_t n, int threads, const F& f) {
