@@ -150,6 +150,7 @@ def test_the_reference_page_is_what_the_code_says():
         ({"compiler.mode": "default"}, {"can_compile": "no Python headers"}, "no Python headers"),
         ({"compiler.scope": "blocks"}, {}, "compiler.mode is none"),
         ({"kernels.dropout": "parallel"}, {"device": "cuda"}, "CPU"),
+        ({"kernels.gelu": "fast"}, {"device": "cuda"}, "CPU"),
         ({"process.threads": 4}, {"cores": 4, "local_ranks": 2}, "4 cores"),
         ({"process.affinity": [9]}, {"cores": 2}, "no CPU 9"),
         ({"process.affinity": []}, {}, "no core"),

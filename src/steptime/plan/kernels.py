@@ -17,5 +17,8 @@ class KernelsSection(Section):
     attention: Literal["script", "fused"] = option("script")
     """`fused` keeps CPU attention with dropout on a fused path instead of torch's unfused one."""
 
+    gelu: Literal["script", "fast"] = option("script")
+    """`fast` computes the exact GELU of large float32 tensors on a CPU by vectors, within rounding of torch's."""
+
     memory_format: Literal["script", "channels_last"] = option("script")
     """`channels_last` stores 4-D weights and inputs as NHWC, for convolutions."""

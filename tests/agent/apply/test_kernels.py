@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 
 import pytest
 import torch
@@ -113,6 +114,45 @@ def test_a_kernel_that_cannot_be_built_leaves_torchs_own(applied, monkeypatch):
     applied(kernels={"dropout": "parallel"})
     assert (F.dropout, F.scaled_dot_product_attention) == before
     assert applied.why("kernels.dropout") == "no C++ compiler was found"
+
+
+@needs_compiler
+def test_gelu_is_replaced_with_the_same_losses(applied):
+    def losses():
+        torch.manual_seed(1)
+        layer = nn.TransformerEncoderLayer(32, 2, 64, dropout=0.0, activation="gelu", batch_first=True)
+        model = nn.Sequential(layer, nn.GELU(), nn.Linear(32, 1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        x, found = torch.randn(32, 16, 32), []
+        for _ in range(5):
+            optimizer.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            found.append(loss.item())
+        return model, found
+
+    _, truth = losses()
+    applied(kernels={"gelu": "fast"})
+    model, found = losses()
+    assert model[0].activation is F.gelu
+    assert found == pytest.approx(truth, rel=1e-5)
+    assert applied.ok("kernels.gelu")
+    assert "(32, 16, 64)" in applied.why("kernels.gelu")
+    stored = pickle.dumps(model)
+    applied.back()
+    assert pickle.loads(stored)[0].activation is F.gelu
+
+
+@needs_compiler
+def test_gelu_is_not_said_to_act_where_it_is_torchs(applied):
+    applied(kernels={"gelu": "fast"})
+    large = torch.randn(SIZE)
+    for x, approximate in ((torch.randn(100), "none"), (large.double(), "none"), (large, "tanh")):
+        assert torch.equal(F.gelu(x, approximate=approximate), torch._C._nn.gelu(x, approximate=approximate))
+    assert applied.ok("kernels.gelu") is None
+    torch.compile(F.gelu, backend="aot_eager")(large)
+    assert applied.ok("kernels.gelu") is False
 
 
 def test_convolutions_run_in_nhwc_with_the_same_result(applied):

@@ -1,4 +1,4 @@
-"""Section `kernels`: CPU dropout and attention by steptime's kernels, convolutions in NHWC.
+"""Section `kernels`: CPU dropout, attention and GELU by steptime's kernels, convolutions in NHWC.
 
 `torch.nn.functional`'s names are replaced, which is where nn.Dropout, nn.MultiheadAttention, nn.TransformerEncoderLayer
 and user code look them up. Evaluation and devices other than the CPU pass through to torch.
@@ -30,6 +30,8 @@ def apply(section: Mapping[str, Any], ground: Ground) -> None:
         _attention(dropout, ground)
     elif dropout is not None:
         _attention_with(dropout, ground)
+    if section.get("gelu") == "fast":
+        _gelu(ground)
     if section.get("memory_format") == "channels_last":
         ground.roots.treat(Treatment(order=FORMAT_ORDER, found=lambda root: _channels_last(root, ground)))
 
@@ -120,6 +122,29 @@ def _attention_with(dropout: Callable[..., torch.Tensor], ground: Ground) -> Non
         return unfused_attention(query, key, value, attn_mask, dropout_p, is_causal, scale, dropout)
 
     ground.patches.replace(F, "scaled_dot_product_attention", scaled_dot_product_attention)
+
+
+def _gelu(ground: Ground) -> None:
+    from steptime.kernels import gelu as kernel
+
+    reason = kernel.available()
+    if reason is not None:
+        ground.report("kernels.gelu", False, reason)
+        return
+    kernel.warm()
+    compiled = (False, "inside a compiled module torch.compile keeps its own GELU")
+    tell = _once(ground, "kernels.gelu", "by vectors, first for", compiled)
+    original = F.gelu
+
+    def gelu(input: torch.Tensor, *, approximate: str = "none") -> torch.Tensor:
+        if approximate != "none" or not (is_compiling() or kernel.fits(input)):
+            return original(input, approximate=approximate)
+        tell(input)
+        return kernel.gelu(input)
+
+    # nn.TransformerEncoderLayer keeps the function itself: a pickled model must name what torch alone has too
+    gelu.__module__, gelu.__qualname__, gelu.__doc__ = F.__name__, "gelu", original.__doc__
+    ground.patches.replace(F, "gelu", gelu)
 
 
 def unfused_attention(

@@ -22,15 +22,11 @@ inline Normal normal(Vec x) {
   const Vec a = (Vec)((IVec)x & 0x7FFFFFFF);
   const Vec bell = steptime::exponential2(a * a * -0.72134752f);  // log2(e) / 2
   const Vec t = 1.0f / (a * 0.35f + 1.0f);
-  Vec y = t * -0.0291206914f + 0.143846568f;
-  y = y * t - 0.255450402f;
-  y = y * t + 0.158865975f;
-  y = y * t - 0.0228924296f;
-  y = y * t + 0.105413475f;
-  y = y * t + 0.11985752f;
-  y = y * t + 0.139858357f;
-  y = y * t + 0.139621613f;
-  const Vec tail = bell * (t * y);
+  const Vec s = t * t;  // two chains, of odd and even powers: one alone waits for each product
+  Vec even = s * -0.0291206914f - 0.255450402f, odd = s * 0.143846568f + 0.158865975f;
+  even = even * s - 0.0228924296f, odd = odd * s + 0.105413475f;
+  even = even * s + 0.11985752f, odd = odd * s + 0.139858357f;
+  const Vec tail = (bell * t) * (odd * t + (even * s + 0.139621613f));
   return {steptime::select(x < Vec{}, tail, 1.0f - tail), bell};
 }
 
