@@ -44,7 +44,7 @@ _REMEDIES: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("compute", "convolution"): ("channels_last", "autocast_bf16"),
     ("compute", "recurrent"): ("mkldnn_off",),
     ("compute", "normalisation"): ("compile",),
-    ("compute", "elementwise"): ("compile", "fused_attention", "parallel_dropout", "flush_denormal"),
+    ("compute", "elementwise"): ("compile", "fused_attention", "parallel_dropout", "fast_gelu", "flush_denormal"),
     ("compute", "reduction"): ("compile",),
     ("compute", "copy"): ("compile", "channels_last"),
     ("compute", "optimizer"): ("fused_optimizer", "foreach_optimizer", "zero_grad_set_to_none"),

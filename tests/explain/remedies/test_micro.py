@@ -10,6 +10,7 @@ pytestmark = [pytest.mark.spawned, pytest.mark.slow]
 def test_all_kinds_are_measured():
     requests = [
         {"kind": "dropout", "shape": [16, 8, 8]},
+        {"kind": "gelu", "shape": [64, 16, 8]},
         {"kind": "attention", "B": 2, "H": 2, "T": 8, "S": 8, "D": 4, "p": 0.1},
         {"kind": "optimizer", "class": "AdamW", "shapes": [[8], [8, 8]], "momentum": 0},
         {"kind": "matmul", "a": [32, 16], "b": [16, 8]},
@@ -21,6 +22,7 @@ def test_all_kinds_are_measured():
         requests,
         [
             ("torch_s", "parallel_s"),
+            ("torch_s", "fast_s"),
             ("torch_s", "fused_s"),
             ("script_s", "fused_s", "foreach_s"),
             ("fp32_s", "bf16_s"),

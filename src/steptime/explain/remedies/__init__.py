@@ -10,6 +10,7 @@ from steptime.explain.remedies import (
     compiler,
     data,
     dropout,
+    gelu,
     huge_pages,
     optimizer,
     precision,
@@ -23,6 +24,7 @@ from steptime.explain.remedies.users import propose_own, read_remedy
 FAMILIES: tuple[Family, ...] = (
     dropout.FAMILY,
     attention.FAMILY,
+    gelu.FAMILY,
     data.FAMILY,
     optimizer.FAMILY,
     compiler.FAMILY,

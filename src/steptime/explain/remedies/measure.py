@@ -65,6 +65,24 @@ def _dropout(request: Mapping[str, Any]) -> dict[str, float]:
     return _medians({"torch_s": of(torch.nn.functional.dropout), "parallel_s": of(dropout)})
 
 
+def _gelu(request: Mapping[str, Any]) -> dict[str, float]:
+    import torch
+
+    from steptime.kernels.gelu import gelu
+
+    x = torch.randn(request["shape"], requires_grad=True)
+    grad = torch.randn(request["shape"])
+
+    def of(function: Callable[..., Any]) -> Callable[[], None]:
+        def run() -> None:
+            x.grad = None
+            function(x).backward(grad)
+
+        return run
+
+    return _medians({"torch_s": of(torch.nn.functional.gelu), "fast_s": of(gelu)})
+
+
 def _attention(request: Mapping[str, Any]) -> dict[str, float]:
     import torch
 
@@ -197,6 +215,7 @@ def _huge_pages(request: Mapping[str, Any]) -> dict[str, float]:
 _KINDS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     "dropout": _dropout,
     "attention": _attention,
+    "gelu": _gelu,
     "optimizer": _optimizer,
     "matmul": _matmul,
     "compiler": _compiler,

@@ -33,6 +33,4 @@ def forward(x: torch.Tensor, out: torch.Tensor) -> None:
 
 def backward(grad: torch.Tensor, x: torch.Tensor, out: torch.Tensor) -> None:
     """Writes out = grad (Phi(x) + x phi(x)); all float32 and contiguous, of one size."""
-    library().steptime_gelu_backward(
-        grad.data_ptr(), x.data_ptr(), out.data_ptr(), x.numel(), torch.get_num_threads()
-    )
+    library().steptime_gelu_backward(grad.data_ptr(), x.data_ptr(), out.data_ptr(), x.numel(), torch.get_num_threads())
