@@ -60,3 +60,9 @@ def test_what_did_not_take_effect_is_named_with_its_reason():
     ]
     assert len(unmet(plan, [])) == 1
     assert unmet(Plan(), []) == []
+
+
+def test_huge_pages_leave_the_users_own_tunables() -> None:
+    plan = Plan().with_patch({"process.allocator": "huge_pages"})
+    base = {"GLIBC_TUNABLES": "glibc.malloc.check=1:glibc.malloc.hugetlb=0"}
+    assert process_environment(plan, base)["GLIBC_TUNABLES"] == "glibc.malloc.check=1:glibc.malloc.hugetlb=1"

@@ -1,12 +1,14 @@
 """Gains that are too small to be proved alone, on a synthetic script whose truth is known."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from scripted import MS, Script, explanation, gap, op
 
-from steptime.explain.remedies import Micro
+from steptime.explain.remedies import Micro, Prediction, Proposal, Remedy
 from steptime.tune import NoBooks, TuneSettings, tune
+from steptime.tune.bundle import small_ones
 
 SMALL = explanation(
     [
@@ -101,3 +103,17 @@ def test_the_tuned_step_is_explained_when_time_is_left_only():
     assert result.to_json()["explanation"]["step"]["n"] == SMALL.step.n
     short, _ = run(replace(script, now=0.0), budget_s=script.now - 8)
     assert short.explanation_after is None
+
+
+def test_remedies_of_a_few_percent_are_not_tried_alone() -> None:
+    # 100 ms a step: 30 ms is tried alone; 5 and 4 ms surely, together; 6 ms that may be a loss, alone
+    evidence = SimpleNamespace(step_ns=100e6)
+    waiting = [_waiting("large", 0.030, 0.02), _waiting("a", 0.005, 0.001), _waiting("b", 0.004, 0.0)]
+    unsure = _waiting("unsure", 0.006, -0.001)
+    assert [one.remedy.name for one in small_ones([*waiting, unsure], evidence)] == ["a", "b"]
+    assert small_ones(waiting[:2], evidence) == []
+
+
+def _waiting(name: str, saved_s: float, low_s: float) -> Proposal:
+    prediction = Prediction(saved_s=saved_s, low_s=low_s, high_s=2 * saved_s, basis="")
+    return Proposal(remedy=Remedy(name=name, patch={}, why=""), prediction=prediction, verdict="try")

@@ -1,7 +1,8 @@
 """Small gains together: remedies of which each is too small to be proved alone, tried once as one.
 
-A duel of some forty pairs on a shared machine tells gains of 3 to 5 % from none; five remedies of 1 % each would all be
-left lying. Together they are one remedy with one prediction, one duel and one verdict.
+A duel of some forty pairs on a shared machine tells gains of 3 to 5 % from none, and two processes of one script differ
+by more than that; five remedies of 1 to 5 % each would all be left lying. Together they are one remedy with one
+prediction, one duel and one verdict.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from steptime.tune.result import RemedyResult
 NAME = "small_gains"
 LEAST_POINT = 0.005
 """A member is predicted to save this share of the step, or surely something."""
+SMALL_SHARE = 0.12
+"""A remedy predicted to save less than this share of the step, and surely something, is not tried alone while there
+is another such: it takes two starts of two processes to prove it, since the luck of a process is as large."""
 _P90 = NormalDist().inv_cdf(0.9)
 _WHY = "small gains, together: "
 _NUMERICS: tuple[Numerics, ...] = ("none", "rounding", "precision")
@@ -55,6 +59,20 @@ def bundled(results: Iterable[RemedyResult], evidence: Evidence, *, allowed: Seq
     return Proposal(remedy=_union([proposal.remedy for proposal, _ in members]), prediction=prediction, verdict="try")
 
 
+def small_ones(waiting: Sequence[Proposal], evidence: Evidence) -> list[Proposal]:
+    """Those of the proposals that are better tried together than alone; empty when there are fewer than two."""
+    step_s = evidence.step_ns / 1e9
+    small = [one for one in waiting if _is_small(one, step_s)]
+    return small if len(small) > 1 else []
+
+
+def _is_small(proposal: Proposal, step_s: float) -> bool:
+    prediction, remedy = proposal.prediction, proposal.remedy
+    if prediction is None or remedy.extra is not None or remedy.compiles:
+        return False
+    return prediction.low_s >= 0 and prediction.saved_s < SMALL_SHARE * step_s
+
+
 def members_of(bundle: Remedy) -> tuple[str, ...]:
     """The names of the remedies in a bundle; of any other remedy none."""
     return tuple(bundle.why.removeprefix(_WHY).split(", ")) if bundle.name == NAME else ()
@@ -65,8 +83,7 @@ def _may_join(result: RemedyResult, step_s: float) -> bool:
     if prediction is None or remedy.extra is not None or remedy.compiles:
         return False
     if result.verdict == "not tried":
-        # the others that were not tried had no time, which is not there for the bundle either
-        return prediction.high_s < LEAST_SHARE * step_s
+        return prediction.high_s < LEAST_SHARE * step_s or _is_small(result.proposal, step_s)
     return result.verdict == "undecided" and result.duel is not None and result.duel.gain.ratio > 1
 
 

@@ -29,7 +29,7 @@ from steptime.explain.remedies import (
     with_contention,
 )
 from steptime.tune.books import Books
-from steptime.tune.bundle import bundled, members_of
+from steptime.tune.bundle import bundled, members_of, small_ones
 from steptime.tune.duel import BLOCK_S, LOOKS, Duel, duel, needs_second
 from steptime.tune.quality import Examiner, Quality
 from steptime.tune.result import RemedyResult, TuneResult, Verdict
@@ -38,6 +38,8 @@ from steptime.tune.trials import Explained, Setup, Side, SideEndedError, Trials
 
 _WARM_S = 2.0
 _CONFIRMING_ALPHA = 0.05
+_CONFIRMING_PAIRS = 32
+"""Fixed beforehand: the published interval is not that of a duel which stopped when it looked good."""
 
 
 def tune(
@@ -175,7 +177,11 @@ class _Hunt:
                 self.results[proposal.remedy.name] = RemedyResult(proposal=proposal, verdict="not tried", why=why)
             self.waiting = []
             return None
-        return self.waiting.pop(0)
+        for proposal in small_ones(self.waiting, self.evidence):
+            why = "a small gain: tried together with the others"
+            self.results[proposal.remedy.name] = RemedyResult(proposal=proposal, verdict="not tried", why=why)
+            self.waiting.remove(proposal)
+        return self.waiting.pop(0) if self.waiting else None
 
     def bundle(self) -> Proposal | None:
         """The small gains as one remedy, when there are some and a trial of it and the proof fit into the budget."""
@@ -317,7 +323,9 @@ class _Hunt:
         try:
             sides.append(self.trials.open(Setup()))
             sides.append(self.trials.open(self.best))
-            found = self._duel(sides[0], sides[1], self.best, remedies=1, alpha=_CONFIRMING_ALPHA)
+            found = self._duel(
+                sides[0], sides[1], self.best, remedies=1, alpha=_CONFIRMING_ALPHA, looks=(_CONFIRMING_PAIRS,)
+            )
             compiles = any(remedy.compiles for remedy in self.kept)
             self.compile_s = {"final": sides[1].compile_s()} if compiles else {}
         except SideEndedError as error:
@@ -372,7 +380,16 @@ class _Hunt:
             self._living.close()
             self._living = None
 
-    def _duel(self, a: Side, b: Side, setup: Setup, *, remedies: int | None = None, alpha: float = 0.05) -> Duel:
+    def _duel(
+        self,
+        a: Side,
+        b: Side,
+        setup: Setup,
+        *,
+        remedies: int | None = None,
+        alpha: float = 0.05,
+        looks: tuple[int, ...] = LOOKS,
+    ) -> Duel:
         return duel(
             a,
             b,
@@ -381,6 +398,7 @@ class _Hunt:
             rng=random.Random(self.settings.seed + len(self.results)),
             seconds_left=lambda: self.seconds_left() - (self._reserve_s() if remedies is None else 0.0),
             settle=1 + _queued(setup),
+            looks=looks,
         )
 
     def _examine(self) -> Examiner:
@@ -404,11 +422,13 @@ class _Hunt:
 
     def _duel_s(self) -> float:
         """Start of a process and the pairs up to the first look."""
-        pair_s = 2 * max(BLOCK_S + self._step_s(), 3 * self._step_s())
-        return self.explained.start_s + _WARM_S + LOOKS[0] * pair_s
+        return self.explained.start_s + _WARM_S + LOOKS[0] * self._pair_s()
+
+    def _pair_s(self) -> float:
+        return 2 * max(BLOCK_S + self._step_s(), 3 * self._step_s())
 
     def _confirm_s(self) -> float:
-        return self._duel_s() + self.explained.start_s
+        return 2 * self.explained.start_s + _WARM_S + _CONFIRMING_PAIRS * self._pair_s()
 
     def _seeds_s(self, seeds: int) -> float:
         """Pairs of runs of the quality test, two runs at a time."""

@@ -11,7 +11,6 @@ from steptime.explain.remedies import (
     data,
     dropout,
     gelu,
-    huge_pages,
     optimizer,
     precision,
     process,
@@ -30,7 +29,6 @@ FAMILIES: tuple[Family, ...] = (
     compiler.FAMILY,
     precision.FAMILY,
     process.FAMILY,
-    huge_pages.FAMILY,
     collectives.FAMILY,
 )
 NAMES: tuple[str, ...] = tuple(name for family in FAMILIES for name in family.remedies)

@@ -172,46 +172,6 @@ def _page_fault(request: Mapping[str, Any]) -> dict[str, float]:
     return {"page_s": max(sorted(seconds)[len(seconds) // 4], 0.0) * mmap.PAGESIZE / size}
 
 
-_HUGE_PAGES_LOOP = """
-import sys, time, torch
-torch.set_num_threads(int(sys.argv[1]))
-weights = torch.randn(64, 256) * 0.01
-inputs = [torch.randn(3200, 64) for _ in range(8)]
-def step():
-    kept = []
-    for x in inputs:
-        hidden = torch.mm(x, weights)
-        hidden = hidden * hidden + hidden
-        kept.append(hidden)
-        kept.append(torch.mm(hidden, weights.t()) + x)
-    return sum(one.sum() for one in kept)
-for _ in range(3):
-    step()
-seconds = []
-while len(seconds) < 20:
-    start = time.perf_counter()
-    step()
-    seconds.append(time.perf_counter() - start)
-print(sorted(seconds)[len(seconds) // 2])
-"""
-HUGE_PAGES = "glibc.malloc.hugetlb=1"
-
-
-def _huge_pages(request: Mapping[str, Any]) -> dict[str, float]:
-    """Seconds of a loop over 40 MB of tensors in pages of either size; processes of both kinds take turns."""
-    import os
-    import subprocess
-
-    seconds: dict[str, list[float]] = {"small_s": [], "huge_s": []}
-    for _ in range(2):
-        for name, tunables in (("small_s", ""), ("huge_s", HUGE_PAGES)):
-            command = [sys.executable, "-c", _HUGE_PAGES_LOOP, sys.argv[1]]
-            environment = {**os.environ, "GLIBC_TUNABLES": tunables}
-            done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True)
-            seconds[name].append(float(done.stdout))
-    return {name: min(values) for name, values in seconds.items()}
-
-
 _KINDS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     "dropout": _dropout,
     "attention": _attention,
@@ -220,7 +180,6 @@ _KINDS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     "matmul": _matmul,
     "compiler": _compiler,
     "page_fault": _page_fault,
-    "huge_pages": _huge_pages,
 }
 
 

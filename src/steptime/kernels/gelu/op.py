@@ -28,7 +28,7 @@ def gelu(input: torch.Tensor, *, approximate: str = "none") -> torch.Tensor:
     everything else is torch's own, its errors included.
     """
     if not (approximate == "none" and eager_mode() and fits(input)):
-        return torch._C._nn.gelu(input, approximate=approximate)  # type: ignore[attr-defined]
+        return torch._C._nn.gelu(input, approximate=approximate)  # pyright: ignore[reportAttributeAccessIssue]  # unpatched
     if torch.is_grad_enabled() and input.requires_grad:
         return _Gelu.apply(input)  # type: ignore[no-any-return]
     return _forward(input)
