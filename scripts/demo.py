@@ -1,6 +1,6 @@
 """make demo: tunes examples/ticks/train.py as it stands, then holds the result against the script tuned by hand.
 
-    python scripts/demo.py [--json out/demo.json] [--report out/demo.html] [--ticks FILE] [--budget 300s]
+    python scripts/demo.py [--json out/demo.json] [--report out/demo.html] [--ticks FILE] [--budget 330s]
 
 The JSON is `steptime tune --json` with `expert_ratio` beside it: tuned step time / hand-tuned step time of interleaved
 blocks (below 1 the tuned script is the faster one), and `predictions`: the errors of all predictions that were tried.
@@ -73,7 +73,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, default=Path("out/demo.json"))
     parser.add_argument("--report", type=Path, default=Path("out/demo.html"))
     parser.add_argument("--ticks", help="CSV of DateTime,Price,Volume (default: mlfinpy's)")
-    parser.add_argument("--budget", default="300s")
+    parser.add_argument("--budget", default="330s")
     arguments = parser.parse_args()
     console = Console(stderr=True)
     for path in (arguments.json, arguments.report):

@@ -85,6 +85,14 @@ def test_gradients_of_another_size_are_an_objection_unless_the_masks_differ():
     assert not audit.gradient_objections(sound, other, "precision", stream=True)
 
 
+def test_a_loss_that_comes_after_the_short_run_is_not_compared():
+    nan = float("nan")
+    long = Trained(losses={"d": np.array([0.5, 0.4]), "g": np.array([nan, nan, 0.7])})
+    assert audit.reproducible(long, Trained(losses={"d": np.array([0.5])}))
+    assert not audit.reproducible(long, Trained(losses={"d": np.array([0.6])}))
+    assert not audit.reproducible(long, Trained(losses={})), "nothing was compared"
+
+
 def test_two_runs_that_begin_differently_are_not_reproducible():
     assert audit.reproducible(run((0.5, 0.4)), run((0.5, 0.4)))
     assert not audit.reproducible(run((0.5, 0.4)), run((0.6, 0.4)))

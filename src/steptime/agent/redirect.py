@@ -227,6 +227,8 @@ def _patch_changes(overlay: Overlay) -> None:
         return make
 
     def removed(original: Callable[..., Any]) -> Any:
+        """For what must act on the overlay's copy and leave the user's own file as it is."""
+
         def remove(path: Any, *args: Any, **kwargs: Any) -> Any:
             moved = overlay.moved(path)
             if moved is None or kwargs.get("dir_fd") is not None:
@@ -235,7 +237,7 @@ def _patch_changes(overlay: Overlay) -> None:
                 return original(moved, *args, **kwargs)
             if not _lexists(path):
                 return original(path, *args, **kwargs)  # raises what it raises
-            return None  # the original stays: a trial removes nothing of the user's
+            return None  # the original stays: a trial removes and alters nothing of the user's
 
         return remove
 
@@ -264,6 +266,9 @@ def _patch_changes(overlay: Overlay) -> None:
         ("remove", removed),
         ("unlink", removed),
         ("rmdir", removed),
+        ("chmod", removed),
+        ("chown", removed),
+        ("utime", removed),
         ("rename", renamed),
         ("replace", renamed),
     ):
