@@ -14,6 +14,8 @@ from steptime.explain.groups import collective_of, copy_of, group_of_kernel, gro
         ("aten::native_dropout", "random"),
         ("aten::native_dropout_backward", "elementwise"),
         ("aten::gelu_backward", "elementwise"),
+        ("_Attention", "attention"),
+        ("_Dropout", "random"),
         ("aten::_foreach_addcdiv_", "elementwise"),
         ("aten::convolution_backward", "convolution"),
         ("aten::mkldnn_convolution", "convolution"),

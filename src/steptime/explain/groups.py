@@ -73,12 +73,26 @@ _KERNELS = tuple(
 )
 
 
+_OURS = {
+    "_Attention": "attention",
+    "_AttentionBackward": "attention",
+    "_Dropout": "random",
+    "_DropoutBackward": "elementwise",
+    "_ApplyKeep": "elementwise",
+    "_Gelu": "elementwise",
+    "_GeluBackward": "elementwise",
+}
+"""Names under which the profiler sees steptime's own kernels (steptime.kernels): those of their autograd functions."""
+
+
 @cache
 def group_of_op(name: str) -> str | None:
     """The group of a CPU op by its name; None for wrappers, views, allocations and what no table knows.
 
     In-place (add_), backward (gelu_backward), foreach (_foreach_add_) and out variants count as the plain op.
     """
+    if name in _OURS:
+        return _OURS[name]
     space, colons, base = name.rpartition("::")
     if not colons or space.startswith("autograd") or " " in base:
         return None
