@@ -8,7 +8,7 @@
 
 #include "../native/parallel.h"
 #include "../native/philox.h"
-#include "gemm.h"
+#include "../native/gemm.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 

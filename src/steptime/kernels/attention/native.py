@@ -13,7 +13,7 @@ from steptime.kernels.dropout.native import threshold
 
 _FOLDER = Path(__file__).parent
 _NATIVE = _FOLDER.parent / "native"
-_HEADERS = [_FOLDER / "gemm.h", *(_NATIVE / name for name in ("simd.h", "philox.h", "parallel.h"))]
+_HEADERS = [_NATIVE / name for name in ("gemm.h", "simd.h", "philox.h", "parallel.h")]
 
 
 class _View(ctypes.Structure):

@@ -1,6 +1,6 @@
 // Small dense products out of registers: C[m][n] (+)= sum_k A(m, k) B[k][n], for the 50 x 16 x 50 of one head.
 #pragma once
-#include "../native/simd.h"
+#include "simd.h"
 
 namespace steptime {
 
