@@ -39,12 +39,19 @@ _IDLE: Mapping[str, str] = {
 }
 _REMEDIES: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("compute", "random"): ("parallel_dropout", "compile"),
-    ("compute", "matmul"): ("autocast_bf16", "matmul_precision", "threads"),
+    ("compute", "matmul"): ("fused_feed_forward", "autocast_bf16", "matmul_precision", "threads"),
     ("compute", "attention"): ("fused_attention", "autocast_bf16"),
     ("compute", "convolution"): ("channels_last", "autocast_bf16"),
     ("compute", "recurrent"): ("mkldnn_off",),
     ("compute", "normalisation"): ("compile",),
-    ("compute", "elementwise"): ("compile", "fused_attention", "parallel_dropout", "fast_gelu", "flush_denormal"),
+    ("compute", "elementwise"): (
+        "compile",
+        "fused_feed_forward",
+        "fused_attention",
+        "parallel_dropout",
+        "fast_gelu",
+        "flush_denormal",
+    ),
     ("compute", "reduction"): ("compile",),
     ("compute", "copy"): ("compile", "channels_last"),
     ("compute", "optimizer"): ("fused_optimizer", "foreach_optimizer", "zero_grad_set_to_none"),

@@ -79,6 +79,8 @@ _OURS = {
     "_Dropout": "random",
     "_DropoutBackward": "elementwise",
     "_ApplyKeep": "elementwise",
+    "_FeedForward": "matmul",
+    "_FeedForwardBackward": "matmul",
     "_Gelu": "elementwise",
     "_GeluBackward": "elementwise",
 }

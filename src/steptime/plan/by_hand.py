@@ -332,6 +332,7 @@ _UNEDITABLE = {
     "process.affinity": "it is set by environment variables before the process starts",
     "kernels.dropout": "the kernel comes with steptime: keep using steptime run",
     "kernels.gelu": "the kernel comes with steptime: keep using steptime run",
+    "kernels.feed_forward": "the kernel comes with steptime: keep using steptime run",
     "kernels.attention": "the kernel comes with steptime: keep using steptime run",
     "data.prefetch_thread": "the thread comes with steptime: keep using steptime run",
 }

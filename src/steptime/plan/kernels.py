@@ -20,5 +20,9 @@ class KernelsSection(Section):
     gelu: Literal["script", "fast"] = option("script")
     """`fast` computes the exact GELU of large float32 tensors on a CPU by vectors, within rounding of torch's."""
 
+    feed_forward: Literal["script", "fused"] = option("script")
+    """`fused` computes the feed-forward blocks of torch's transformer layers on a CPU a few rows at a time, all five
+    operations in cache; the dropout masks differ from torch's, their distribution does not."""
+
     memory_format: Literal["script", "channels_last"] = option("script")
     """`channels_last` stores 4-D weights and inputs as NHWC, for convolutions."""

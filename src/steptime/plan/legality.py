@@ -75,7 +75,8 @@ def _scope(fields: Mapping[str, Any], facts: ScriptFacts) -> str | None:
 
 
 def _cpu_kernels(fields: Mapping[str, Any], facts: ScriptFacts) -> str | None:
-    used = [name for name in ("kernels.dropout", "kernels.attention", "kernels.gelu") if name in fields]
+    ours = ("dropout", "attention", "gelu", "feed_forward")
+    used = [name for name in (f"kernels.{one}" for one in ours) if name in fields]
     if used and facts.device not in (None, "cpu"):
         return f"{used[0]}: replaces a CPU operation; this script trains on {facts.device}"
     return None

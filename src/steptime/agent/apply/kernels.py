@@ -1,4 +1,4 @@
-"""Section `kernels`: CPU dropout, attention and GELU by steptime's kernels, convolutions in NHWC.
+"""Section `kernels`: CPU dropout, attention, GELU and feed-forward blocks by steptime's kernels, convolutions in NHWC.
 
 `torch.nn.functional`'s names are replaced, which is where nn.Dropout, nn.MultiheadAttention, nn.TransformerEncoderLayer
 and user code look them up. Evaluation and devices other than the CPU pass through to torch.
@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own name for it
 from torch import nn
 
+from steptime.agent.apply.feed_forward import feed_forward
 from steptime.agent.apply.ground import Ground, is_compiling
 from steptime.agent.apply.roots import Around, Inner, Treatment
 
@@ -32,6 +33,9 @@ def apply(section: Mapping[str, Any], ground: Ground) -> None:
         _attention_with(dropout, ground)
     if section.get("gelu") == "fast":
         _gelu(ground)
+    if section.get("feed_forward") == "fused":
+        compiled = (False, "inside a compiled module torch.compile keeps its own feed-forward block")
+        feed_forward(ground, _once(ground, "kernels.feed_forward", "in one pass over the rows, first for", compiled))
     if section.get("memory_format") == "channels_last":
         ground.roots.treat(Treatment(order=FORMAT_ORDER, found=lambda root: _channels_last(root, ground)))
 

@@ -10,6 +10,7 @@ from steptime.explain.remedies import (
     compiler,
     data,
     dropout,
+    feed_forward,
     gelu,
     optimizer,
     precision,
@@ -22,6 +23,7 @@ from steptime.explain.remedies.users import propose_own, read_remedy
 
 FAMILIES: tuple[Family, ...] = (
     dropout.FAMILY,
+    feed_forward.FAMILY,
     attention.FAMILY,
     gelu.FAMILY,
     data.FAMILY,

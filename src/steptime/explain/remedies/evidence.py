@@ -36,6 +36,7 @@ class Item:
     caller: str = ""
     bytes: int | None = None
     source: str = ""
+    module: str = ""
 
     @property
     def elements(self) -> int:
@@ -114,6 +115,7 @@ def evidence_of(explanation: Explanation, *, cores: int, python: str = "") -> Ev
             caller=row.caller,
             bytes=row.bytes,
             source=row.source,
+            module=row.module,
         )
         for row in explanation.ops
         if row.resource == "compute"

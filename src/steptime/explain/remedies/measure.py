@@ -83,6 +83,34 @@ def _gelu(request: Mapping[str, Any]) -> dict[str, float]:
     return _medians({"torch_s": of(torch.nn.functional.gelu), "fast_s": of(gelu)})
 
 
+def _feed_forward(request: Mapping[str, Any]) -> dict[str, float]:
+    import torch
+    from torch.nn import functional as F  # noqa: N812 - torch's own name for it
+
+    from steptime.kernels.feed_forward import Block, feed_forward
+
+    rows, width, hidden, out, p = (request[name] for name in ("rows", "width", "hidden", "out", "p"))
+    x = torch.randn(rows, width, requires_grad=True)
+    grad = torch.randn(rows, out)
+    block = Block(*(torch.randn(size).mul_(0.1).requires_grad_() for size in ((hidden, width), hidden, (out, hidden), out)))
+    activation = getattr(F, request["activation"])
+
+    def torchs() -> torch.Tensor:
+        active = F.dropout(activation(F.linear(x, block.w1, block.b1)), p)
+        return F.dropout(F.linear(active, block.w2, block.b2), p)
+
+    def of(function: Callable[[], Any]) -> Callable[[], None]:
+        def run() -> None:
+            for one in (x, *block):
+                one.grad = None
+            function().backward(grad)
+
+        return run
+
+    ours = of(lambda: feed_forward(x, block, request["activation"], p1=p, p2=p))
+    return _medians({"torch_s": of(torchs), "fused_s": ours})
+
+
 def _attention(request: Mapping[str, Any]) -> dict[str, float]:
     import torch
 
@@ -176,6 +204,7 @@ _KINDS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     "dropout": _dropout,
     "attention": _attention,
     "gelu": _gelu,
+    "feed_forward": _feed_forward,
     "optimizer": _optimizer,
     "matmul": _matmul,
     "compiler": _compiler,
