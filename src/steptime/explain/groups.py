@@ -76,6 +76,8 @@ _KERNELS = tuple(
 _OURS = {
     "_Attention": "attention",
     "_AttentionBackward": "attention",
+    "_PackedAttention": "attention",
+    "_PackedAttentionBackward": "attention",
     "_Dropout": "random",
     "_DropoutBackward": "elementwise",
     "_ApplyKeep": "elementwise",

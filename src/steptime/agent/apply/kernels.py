@@ -18,6 +18,7 @@ from torch import nn
 from steptime.agent.apply.feed_forward import feed_forward
 from steptime.agent.apply.ground import Ground, is_compiling
 from steptime.agent.apply.roots import Around, Inner, Treatment
+from steptime.agent.apply.self_attention import self_attention
 
 FORMAT_ORDER = 10
 
@@ -104,6 +105,7 @@ def _attention(dropout: Callable[..., torch.Tensor] | None, ground: Ground) -> N
         return fused(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
 
     ground.patches.replace(F, "scaled_dot_product_attention", scaled_dot_product_attention)
+    self_attention(ground, tell)
 
 
 def _attention_with(dropout: Callable[..., torch.Tensor], ground: Ground) -> None:

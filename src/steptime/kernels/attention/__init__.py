@@ -5,5 +5,15 @@ torch.nn.functional.scaled_dot_product_attention = attention.scaled_dot_product_
 """
 
 from steptime.kernels.attention.op import available, mask, measure, scaled_dot_product_attention, warm
+from steptime.kernels.attention.packed import fits as fits_packed
+from steptime.kernels.attention.packed import packed_attention
 
-__all__ = ["available", "mask", "measure", "scaled_dot_product_attention", "warm"]
+__all__ = [
+    "available",
+    "fits_packed",
+    "mask",
+    "measure",
+    "packed_attention",
+    "scaled_dot_product_attention",
+    "warm",
+]

@@ -47,7 +47,7 @@ def scaled_dot_product_attention(
     own function: no dropout, other dtypes (also under autocast), grouped queries, torch.compile, functorch, subclasses,
     shapes at which torch was measured to be faster (MINIMUM_SCORES, HEADS_A_THREAD).
     """
-    if not _covers(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa):
+    if not covers(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa):
         return torch._C._nn.scaled_dot_product_attention(  # type: ignore[attr-defined]
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )
@@ -113,7 +113,7 @@ def measure(batches: int, heads: int, queries: int, keys: int, depth: int, dropo
         )
 
 
-def _covers(
+def covers(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
@@ -180,12 +180,12 @@ class _Attention(torch.autograd.Function):
         q, k, v, out, stats, keep, attn_mask = ctx.saved_tensors
         grad = grads[0]
         if torch.is_grad_enabled() or not (eager_mode() and plain_cpu(grad)):
-            return (*_differentiable_backward(ctx, q, k, v, attn_mask, grad), *[None] * 5)
+            return (*differentiable_backward(ctx, q, k, v, attn_mask, grad), *[None] * 5)
         grad = _rows(grad)
         grad_q, grad_k, grad_v = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
         call = native.new_call(q, k, v, p=ctx.p, seed=ctx.seed, causal=ctx.is_causal, scale=ctx.scale)
         shape = (*q.shape[:-1], k.shape[-2])
-        _set_common(call, out, stats, keep, None if attn_mask is None else attn_mask.expand(shape))
+        set_common(call, out, stats, keep, None if attn_mask is None else attn_mask.expand(shape))
         call.grad_out, call.grad_q = native.view(grad), native.view(grad_q)
         call.grad_k, call.grad_v = native.view(grad_k), native.view(grad_v)
         native.run("backward", call)
@@ -210,12 +210,12 @@ def _forward(
     stats = torch.empty((*q.shape[:-1], 2))
     keep = native.new_mask(shape) if save_keep else None  # type: ignore[arg-type]
     call = native.new_call(q, k, v, p=p, seed=seed, causal=is_causal, scale=scale)
-    _set_common(call, out, stats, keep, None if attn_mask is None else attn_mask.expand(shape))
+    set_common(call, out, stats, keep, None if attn_mask is None else attn_mask.expand(shape))
     native.run("forward", call)
     return out, stats, keep
 
 
-def _set_common(
+def set_common(
     call: native.Call,
     out: torch.Tensor,
     stats: torch.Tensor,
@@ -230,7 +230,7 @@ def _set_common(
         call.mask = native.view(attn_mask)
 
 
-def _differentiable_backward(
+def differentiable_backward(
     ctx: Any,
     q: torch.Tensor,
     k: torch.Tensor,
