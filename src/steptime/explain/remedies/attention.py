@@ -37,19 +37,31 @@ def _problems(evidence: Evidence) -> dict[Shape, float]:
     return found
 
 
+def _joint(evidence: Evidence) -> set[str]:
+    """Modules that project query, key and value at once: nn.MultiheadAttention selects them from a tensor (3, ...)."""
+    found = evidence.where(lambda i: i.name == "aten::select" and bool(i.shapes) and bool(i.shapes[0][:1] == (3,)))
+    inside = {item.module for _, item in evidence.where(_inside)}
+    return {item.module for _, item in found if item.module and item.module in inside}
+
+
 def _request(problem: Shape) -> Request:
     return {"kind": "attention", **dict(zip("BHTSD", problem, strict=True)), "p": 0.1}
 
 
 def _claims(evidence: Evidence, problems: dict[Shape, float]) -> Claims:
-    """Forward: all inside the call. Backward: every op on a score-shaped tensor, and the products of its heads."""
+    """Forward: all inside the call. Backward: every op on a score-shaped tensor, and the products of its heads. Where
+    query, key and value come of one projection: also what takes them apart and puts their gradients together.
+    """
     scores = {(b, h, t, s) for b, h, t, s, _ in problems}
     flat = {b * h for b, h, *_ in problems}
+    joint = _joint(evidence)
 
     def belongs(item: Item) -> bool:
         if item.kind != "op":
             return False
         if _inside(item) or any(shape in scores for shape in item.shapes):
+            return True
+        if item.module in joint and item.caller != "aten::linear":
             return True
         return item.name == "aten::bmm" and bool(item.shapes) and item.shapes[0][0] in flat
 
