@@ -136,7 +136,7 @@ def test_gelu_is_replaced_with_the_same_losses(applied):
     applied(kernels={"gelu": "fast"})
     model, found = losses()
     assert model[0].activation is F.gelu
-    assert found == pytest.approx(truth, rel=1e-5)
+    assert found == pytest.approx(truth, rel=1e-5, abs=1e-5)
     assert applied.ok("kernels.gelu")
     assert "(32, 16, 64)" in applied.why("kernels.gelu")
     stored = pickle.dumps(model)
@@ -176,3 +176,128 @@ def test_convolutions_run_in_nhwc_with_the_same_result(applied):
     assert found == pytest.approx(truth, rel=1e-4)
     assert model[0].weight.is_contiguous(memory_format=torch.channels_last)
     assert applied.ok("kernels.memory_format")
+
+
+def _losses(layer, mask=None):
+    """Five losses of a layer trained from one seed, and its last gradients."""
+    torch.manual_seed(1)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.05)
+    x, found = torch.randn(64, 20, 32), []
+    for _ in range(5):
+        optimizer.zero_grad()
+        y = layer(x, mask, is_causal=mask is not None)
+        loss = y.square().mean() + y[..., 0].sum() * 1e-3
+        loss.backward()
+        optimizer.step()
+        found.append(loss.item())
+    return found
+
+
+def _layer(**options):
+    torch.manual_seed(0)
+    return nn.TransformerEncoderLayer(32, 2, 128, **{"dropout": 0.0, "batch_first": True} | options)
+
+
+@needs_compiler
+@pytest.mark.parametrize("activation", ["relu", "gelu", nn.GELU(), torch.relu])
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_feed_forward_blocks_are_fused_with_the_same_losses(applied, activation, norm_first):
+    truth = _losses(_layer(activation=activation, norm_first=norm_first))
+    applied(kernels={"feed_forward": "fused"})
+    assert _losses(_layer(activation=activation, norm_first=norm_first)) == pytest.approx(truth, rel=1e-5, abs=1e-5)
+    assert applied.ok("kernels.feed_forward")
+    assert "(64, 20, 32)" in applied.why("kernels.feed_forward")
+
+
+@needs_compiler
+def test_feed_forward_blocks_of_a_layer_made_under_another_gelu(applied):
+    truth = _losses(_layer(activation="gelu"))
+    before = _layer(activation="gelu")
+    applied(kernels={"feed_forward": "fused", "gelu": "fast"})
+    assert _losses(before) == pytest.approx(truth, rel=1e-5, abs=1e-5)
+    assert applied.ok("kernels.feed_forward")
+    assert applied.ok("kernels.gelu") is False, "no GELU is left outside the blocks"
+
+
+@needs_compiler
+def test_decoder_layers_too(applied):
+    def losses():
+        torch.manual_seed(0)
+        layer = nn.TransformerDecoderLayer(32, 2, 128, dropout=0.0, batch_first=True)
+        x, memory = torch.randn(64, 20, 32), torch.randn(64, 7, 32)
+        loss = layer(x, memory).square().mean()
+        loss.backward()
+        return [loss.item(), *(one.grad.norm().item() for one in layer.parameters())]
+
+    truth = losses()
+    applied(kernels={"feed_forward": "fused"})
+    assert losses() == pytest.approx(truth, rel=1e-4, abs=1e-6)
+    assert applied.ok("kernels.feed_forward")
+
+
+@needs_compiler
+def test_feed_forward_blocks_that_are_not_torchs_own_stay_as_they_are(applied):
+    class Adapted(nn.Linear):
+        def forward(self, x):
+            return super().forward(x) + 1.0
+
+    def changed(change):
+        layer = _layer()
+        change(layer)
+        return layer
+
+    changes = {
+        "hook": lambda layer: layer.linear1.register_forward_hook(lambda module, args, out: out * 2),
+        "adapter": lambda layer: setattr(layer, "linear2", Adapted(128, 32)),
+        "activation": lambda layer: setattr(layer, "activation", nn.GELU(approximate="tanh")),
+        "no bias": lambda layer: setattr(layer.linear1, "bias", None),
+        "frozen": lambda layer: layer.linear1.weight.requires_grad_(False),
+    }
+    truths = {name: _losses(changed(change)) for name, change in changes.items()}
+    applied(kernels={"feed_forward": "fused"})
+    for name, truth in truths.items():
+        assert _losses(changed(changes[name])) == truth, name
+    assert not applied.ok("kernels.feed_forward")
+    assert _layer().double()(torch.randn(64, 20, 32).double()).dtype == torch.float64
+    assert not applied.ok("kernels.feed_forward")
+
+
+@needs_compiler
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize("causal", [False, True])
+def test_self_attention_keeps_its_projection_whole(applied, batch_first, causal, monkeypatch):
+    mask = nn.Transformer.generate_square_subsequent_mask(20 if batch_first else 64) if causal else None
+
+    def grown():
+        one = _layer(batch_first=batch_first)
+        one.self_attn.dropout = 1e-7  # drops nothing in so few scores, and takes the path of dropout
+        return one
+
+    truth = _losses(grown(), mask)
+    applied(kernels={"attention": "fused"})
+    monkeypatch.setattr(F, "scaled_dot_product_attention", None)  # the way by three parts is not taken
+    assert _losses(grown(), mask) == pytest.approx(truth, rel=1e-5, abs=1e-5)
+    assert applied.ok("kernels.attention")
+
+
+@needs_compiler
+def test_attention_with_masks_weights_or_other_keys_takes_torchs_way(applied):
+    applied(kernels={"attention": "fused"})
+    torch.manual_seed(0)
+    attention = nn.MultiheadAttention(32, 2, dropout=0.1, batch_first=True)
+    x, other = torch.randn(64, 20, 32), torch.randn(64, 9, 32)
+    padding = torch.zeros(64, 20, dtype=torch.bool)
+    padding[:, 15:] = True
+    _, weights = attention(x, x, x)
+    assert weights.shape == (64, 20, 20)
+    # padded keys have no influence: only their values differ
+    changed = x.clone()
+    changed[:, 15:] = 7.0
+    outs = []
+    for one in (x, changed):
+        torch.manual_seed(4)
+        outs.append(attention(x, one, one, key_padding_mask=padding, need_weights=False)[0])
+    torch.testing.assert_close(*outs)
+    assert attention(x, other, other, need_weights=False)[0].shape == x.shape
+    with pytest.raises(RuntimeError, match="attn_mask"):
+        attention(x, x, x, need_weights=False, is_causal=True)

@@ -23,6 +23,7 @@ def _found(evidence: Evidence) -> list[tuple[int, Item]]:
             and i.name in ("aten::gelu", "aten::gelu_backward")
             and i.dtype in _FLOAT32
             and i.elements >= _MINIMUM_ELEMENTS
+            and i.ns > 0
         )
     )
 

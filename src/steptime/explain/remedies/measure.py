@@ -92,7 +92,9 @@ def _feed_forward(request: Mapping[str, Any]) -> dict[str, float]:
     rows, width, hidden, out, p = (request[name] for name in ("rows", "width", "hidden", "out", "p"))
     x = torch.randn(rows, width, requires_grad=True)
     grad = torch.randn(rows, out)
-    block = Block(*(torch.randn(size).mul_(0.1).requires_grad_() for size in ((hidden, width), hidden, (out, hidden), out)))
+    block = Block(
+        *(torch.randn(size).mul_(0.1).requires_grad_() for size in ((hidden, width), hidden, (out, hidden), out))
+    )
     activation = getattr(F, request["activation"])
 
     def torchs() -> torch.Tensor:

@@ -18,7 +18,9 @@ _POINTER = ctypes.c_void_p
 @functools.cache
 def library() -> ctypes.CDLL:
     """The library, built on the first call in a process where the cache has none (raises KernelUnavailable)."""
-    built = compile_library("gelu", [_FOLDER / "gelu.cpp", *(_NATIVE / name for name in ("gelu.h", "simd.h", "parallel.h"))])
+    built = compile_library(
+        "gelu", [_FOLDER / "gelu.cpp", *(_NATIVE / name for name in ("gelu.h", "simd.h", "parallel.h"))]
+    )
     built.steptime_gelu.argtypes = [*[_POINTER] * 2, ctypes.c_int64, ctypes.c_int]
     built.steptime_gelu.restype = None
     built.steptime_gelu_backward.argtypes = [*[_POINTER] * 3, ctypes.c_int64, ctypes.c_int]
