@@ -15,7 +15,8 @@ class KernelsSection(Section):
     from torch's, their distribution does not."""
 
     attention: Literal["script", "fused"] = option("script")
-    """`fused` keeps CPU attention with dropout on a fused path instead of torch's unfused one."""
+    """`fused` keeps CPU attention with dropout on a fused path instead of torch's unfused one; in self-attention
+    query, key and value stay side by side as their projection wrote them."""
 
     gelu: Literal["script", "fast"] = option("script")
     """`fast` computes the exact GELU of large float32 tensors on a CPU by vectors, within rounding of torch's."""
