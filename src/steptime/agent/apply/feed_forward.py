@@ -25,7 +25,8 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 
 def feed_forward(ground: Ground, tell: Callable[[torch.Tensor], None]) -> None:
     """Replaces the layers' `_ff_block`; `tell` is called with the input of each block that the kernel takes, and of
-    each that is being compiled, where torch keeps its own."""
+    each that is being compiled, where torch keeps its own.
+    """
     from steptime.kernels import feed_forward as kernel
 
     reason = kernel.available()
@@ -51,8 +52,8 @@ def _block(
             return original(self, x)
         first, second, dropout1, dropout2 = self.linear1, self.linear2, self.dropout, getattr(self, last)
         activation = activation_of(self.activation)
-        plain = activation and _plain(first, nn.Linear) and _plain(second, nn.Linear)
-        if not (plain and _plain(dropout1, nn.Dropout) and _plain(dropout2, nn.Dropout)):
+        kinds = ((first, nn.Linear), (second, nn.Linear), (dropout1, nn.Dropout), (dropout2, nn.Dropout))
+        if activation is None or not all(_plain(one, kind) for one, kind in kinds):
             return original(self, x)
         if first.bias is None or second.bias is None or dropout1.p == 1.0 or dropout2.p == 1.0:
             return original(self, x)
@@ -68,7 +69,8 @@ def _block(
 
 def activation_of(function: Any) -> Activation | None:
     """The activation that the kernel knows and `function` is: torch's function (or steptime's in its place), or a
-    module of torch's class without hooks."""
+    module of torch's class without hooks.
+    """
     if isinstance(function, nn.Module):
         if _plain(function, nn.ReLU):
             return "relu"

@@ -1,4 +1,4 @@
-"""`kernels.attention` in nn.MultiheadAttention: query, key and value stay side by side as their projection wrote them."""
+"""`kernels.attention` in nn.MultiheadAttention: query, key and value stay where their joint projection wrote them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from steptime.agent.apply.ground import Ground, is_compiling
 
 def self_attention(ground: Ground, tell: Callable[[torch.Tensor], None]) -> None:
     """Replaces nn.MultiheadAttention's forward for self-attention with dropout, without weights returned and without
-    masks but the causal one; everything else takes torch's way. `tell` gets the input of each call that is taken."""
+    masks but the causal one; everything else takes torch's way. `tell` gets the input of each call that is taken.
+    """
     from steptime.kernels.attention import fits_packed, packed_attention
 
     original = nn.MultiheadAttention.forward

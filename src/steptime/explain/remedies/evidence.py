@@ -74,6 +74,14 @@ class Evidence:
         """The items that pass `test`, with their indices."""
         return [(i, item) for i, item in enumerate(self.items) if test(item)]
 
+    def at(self, step_ns: float) -> Evidence:
+        """The same step on a machine that has become slower or faster since: all of it takes in proportion, and so
+        would an op that was measured alone.
+        """
+        factor = step_ns / self.step_ns
+        items = tuple(replace(item, ns=item.ns * factor, high_ns=item.high_ns * factor) for item in self.items)
+        return replace(self, step_ns=step_ns, items=items, contention=self.contention * factor)
+
     def after(self, claims: Claims, *, step_ns: float, remedy: str = "") -> Evidence:
         """The step that is left when `claims` are gone and `step_ns` was measured; the rest is scaled to sum to it.
 

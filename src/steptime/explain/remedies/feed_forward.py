@@ -17,7 +17,7 @@ REMEDY = Remedy(
     changes_numerics="rounding",
 )
 _UNIT = 16
-"""What widths must be multiples of, and below the most weights: as `kernels.feed_forward.op` has it, which needs torch."""
+"""Widths are multiples of it. This and the two below are those of `kernels.feed_forward.op`, which needs torch."""
 _MAXIMUM_WEIGHTS = 256 * 1024
 _MINIMUM_HIDDEN = 32768
 _ACTIVATIONS: Mapping[str, str] = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -52,6 +52,11 @@ class Prediction:
     def __post_init__(self) -> None:
         if not self.low_s <= self.saved_s <= self.high_s:
             raise ValueError(f"{self.low_s} <= {self.saved_s} <= {self.high_s} does not hold")
+
+    def scaled(self, factor: float, basis: str) -> Prediction:
+        """The prediction for a step that takes `factor` times as long, with `basis` added to how it was reached."""
+        seconds = {name: factor * getattr(self, name) for name in ("saved_s", "low_s", "high_s")}
+        return replace(self, **seconds, basis=f"{self.basis}; {basis}")
 
 
 @dataclass(frozen=True, kw_only=True)

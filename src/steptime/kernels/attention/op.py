@@ -122,6 +122,7 @@ def covers(
     is_causal: bool,
     enable_gqa: bool,
 ) -> bool:
+    """Whether the kernel takes a problem: q (B, H, T, D) or (B, T, D), k and v alike with S for T."""
     if not 0.0 < p < 1.0 or enable_gqa or not eager_mode() or torch.is_autocast_enabled("cpu"):
         return False
     if not plain_cpu(q, k, v) or any(x.dtype != torch.float32 or x.numel() == 0 for x in (q, k, v)):
@@ -222,6 +223,7 @@ def set_common(
     keep: torch.Tensor | None,
     attn_mask: torch.Tensor | None,
 ) -> None:
+    """Sets what forward and backward share: out (B, H, T, D), the rows' stats, the mask's bits, the additive mask."""
     call.out = native.view(out)
     call.stats = stats.data_ptr()
     if keep is not None:

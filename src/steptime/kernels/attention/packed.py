@@ -38,11 +38,12 @@ def fits(qkv: torch.Tensor, heads: int, dropout_p: float, *, batch_first: bool =
     return covers(*_split(qkv, heads, batch_first), None, dropout_p, False, False)
 
 
-def _split(qkv: torch.Tensor, heads: int, batch_first: bool) -> tuple[torch.Tensor, ...]:
+def _split(qkv: torch.Tensor, heads: int, batch_first: bool) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """q, k and v as (B, H, T, D) views."""
     three = qkv.unflatten(-1, (3, heads, -1))
     three = three.permute(2, 0, 3, 1, 4) if batch_first else three.permute(2, 1, 3, 0, 4)
-    return tuple(three.unbind(0))
+    q, k, v = three.unbind(0)
+    return q, k, v
 
 
 def _one(x: torch.Tensor, heads: int, batch_first: bool) -> torch.Tensor:

@@ -56,7 +56,8 @@ def feed_forward(
 
 def fits(x: torch.Tensor, block: Block) -> bool:
     """Whether the kernel takes this input: plain float32 on a CPU in eager mode outside autocast, all weights trained
-    or all frozen, widths in whole vectors, sizes at which it was measured to be the faster."""
+    or all frozen, widths in whole vectors, sizes at which it was measured to be the faster.
+    """
     hidden, width = block.w1.shape
     out = block.w2.shape[0]
     if not eager_mode() or torch.is_autocast_enabled("cpu") or not plain_cpu(x, *block):
