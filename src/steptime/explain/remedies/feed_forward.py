@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from steptime.explain.remedies.evidence import Claims, Evidence, Item
+from steptime.explain.remedies.ratio import saved_by_ratio
 from steptime.explain.remedies.remedy import Family, Micro, Proposal, Remedy, Request, not_tried, proposed
 
 REMEDY = Remedy(
@@ -34,26 +35,24 @@ _ACTIVATIONS: Mapping[str, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class _Block:
-    """One layer's block: `rows` x `width` in, `hidden` wide within; `p` is not in the trace, and 0.1 or 0."""
+    """One layer's block: `rows` x `width` in and out, `hidden` wide within; `p` is not in the trace, and 0.1 or 0."""
 
     rows: int
     width: int
     hidden: int
-    out: int
     activation: str
     dropout: bool
 
     @property
     def fits(self) -> bool:
         """Whether the kernel takes it."""
-        widths = (self.width, self.hidden, self.out)
-        if any(width % _UNIT for width in widths) or self.rows * self.hidden < _MINIMUM_HIDDEN:
+        if self.width % _UNIT or self.hidden % _UNIT or self.rows * self.hidden < _MINIMUM_HIDDEN:
             return False
-        return self.hidden * max(self.width, self.out) <= _MAXIMUM_WEIGHTS
+        return self.hidden * self.width <= _MAXIMUM_WEIGHTS
 
     @property
     def request(self) -> Request:
-        sizes = {"rows": self.rows, "width": self.width, "hidden": self.hidden, "out": self.out}
+        sizes = {"rows": self.rows, "width": self.width, "hidden": self.hidden}
         return {"kind": "feed_forward", **sizes, "activation": self.activation, "p": 0.1 if self.dropout else 0.0}
 
 
@@ -72,14 +71,13 @@ def _blocks(evidence: Evidence) -> dict[str, tuple[_Block, float]]:
         layer = item.module.removesuffix(".linear1")
         first, second = _product(evidence, item.module), _product(evidence, f"{layer}.linear2")
         activation = next((_ACTIVATIONS[i.name] for i in evidence.items if _activates(i, layer)), None)
-        if first is None or second is None or activation is None or first[2] != second[1]:
+        if first is None or second is None or activation is None or first[1:] != (second[2], second[1]):
             continue
         draws = evidence.where(lambda i, at=f"{layer}.dropout": i.module == at and i.ns > 0)
         block = _Block(
             rows=first[0],
             width=first[1],
             hidden=first[2],
-            out=second[2],
             activation=activation,
             dropout=bool(draws),
         )
@@ -132,7 +130,7 @@ def requests(evidence: Evidence) -> list[Request]:
 
 
 def propose(evidence: Evidence, micro: Micro) -> list[Proposal]:
-    """Now: the blocks' ops, by the breakdown. After: the kernel, measured at their sizes."""
+    """Now: the blocks' ops, by the breakdown. After: what the kernel leaves of them, measured at their sizes."""
     objection = _possible(evidence)
     if objection is not None:
         return [not_tried(REMEDY, objection)]
@@ -142,24 +140,19 @@ def propose(evidence: Evidence, micro: Micro) -> list[Proposal]:
     measured = [(micro.get(block.request), calls) for block, calls in layers.values()]
     if not all("fused_s" in found for found, _ in measured):
         return [not_tried(REMEDY, "the kernel could not be measured here")]
-    after = sum(1e9 * found["fused_s"] * calls for found, calls in measured)
-    alone = sum(1e9 * found["torch_s"] * calls for found, calls in measured)
-    likely = after * evidence.contention
-    saved = now - likely
-    # the other road to the same number, both measured alone, holds while torch's own dropout is still there
-    others = () if "parallel_dropout" in evidence.kept else (alone - after,)
+    saved, low, high = saved_by_ratio(evidence, now, measured)
     basis = (
-        f"{len(layers)} feed-forward blocks cost {now / 1e6:.1f} ms a step now (breakdown), {likely / 1e6:.1f} ms "
-        "in one pass (measured at their sizes)"
+        f"{len(layers)} feed-forward blocks cost {now / 1e6:.1f} ms a step now (breakdown), "
+        f"{1 - saved / now:.2f} of it in one pass (both measured at their sizes, caches cold)"
     )
     return [
         proposed(
             REMEDY,
             saved_ns=saved,
-            low_ns=min(*others, 0.85 * saved, saved - 0.25 * likely),
-            high_ns=max(*others, now - 0.8 * after, 1.1 * saved),
+            low_ns=low,
+            high_ns=high,
             basis=basis,
-            claims=_left(evidence, claims, likely),
+            claims=_left(evidence, claims, now - saved),
         )
     ]
 

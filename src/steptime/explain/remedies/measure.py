@@ -19,6 +19,13 @@ from typing import Any
 
 _BUDGET_S = 0.35
 """Time for one request: enough for some ten repeats of an op of a small model."""
+_CACHE_FLOATS = 8 * 2**20
+"""32 MiB: what the rest of a step brings through the caches of a small machine."""
+_TORCH_OR_PARALLEL: Mapping[str, Mapping[str, Mapping[str, str]]] = {
+    "torch_s": {},
+    "parallel_s": {"kernels": {"dropout": "parallel"}},
+}
+"""What a block costs as torch has it, and where the masks are steptime's already."""
 
 
 def _offer_steptime() -> None:
@@ -83,34 +90,54 @@ def _gelu(request: Mapping[str, Any]) -> dict[str, float]:
     return _medians({"torch_s": of(torch.nn.functional.gelu), "fast_s": of(gelu)})
 
 
+def _in_a_step(
+    forward: Callable[[], Any], grad: Any, plans: Mapping[str, Mapping[str, Mapping[str, str]]]
+) -> dict[str, float]:
+    """Median seconds of `forward` and its backward under each plan. Both begin with cold caches, as in a step, where
+    all other layers were between: what a variant keeps in memory costs it here what it costs there.
+    """
+    import torch
+
+    from steptime.agent.apply import apply_plan
+
+    others = torch.zeros(_CACHE_FLOATS)
+    seconds: dict[str, list[float]] = {name: [] for name in plans}
+    end = time.perf_counter() + 2 * _BUDGET_S
+    while time.perf_counter() < end or len(next(iter(seconds.values()))) < 6:
+        for name, plan in plans.items():
+            undo = apply_plan(plan, lambda *told: None)
+            others.add_(1.0)
+            times = [time.perf_counter()]
+            out = forward()
+            times.append(time.perf_counter())
+            undo()
+            others.add_(1.0)
+            times.append(time.perf_counter())
+            out.backward(grad)
+            times.append(time.perf_counter())
+            seconds[name].append(times[1] - times[0] + times[3] - times[2])
+    # the first is a warm-up
+    return {name: sorted(values[1:])[len(values) // 2 - 1] for name, values in seconds.items()}
+
+
 def _feed_forward(request: Mapping[str, Any]) -> dict[str, float]:
     import torch
-    from torch.nn import functional as F  # noqa: N812 - torch's own name for it
 
-    from steptime.kernels.feed_forward import Block, feed_forward
+    rows, width, hidden, p = (request[name] for name in ("rows", "width", "hidden", "p"))
+    layer = torch.nn.TransformerEncoderLayer(width, 1, hidden, p, request["activation"], batch_first=True)
+    x = torch.randn(rows, 1, width, requires_grad=True)
+    plans = {**_TORCH_OR_PARALLEL, "fused_s": {"kernels": {"feed_forward": "fused"}}}
+    return _in_a_step(lambda: layer._ff_block(x), torch.randn(rows, 1, width), plans)
 
-    rows, width, hidden, out, p = (request[name] for name in ("rows", "width", "hidden", "out", "p"))
-    x = torch.randn(rows, width, requires_grad=True)
-    grad = torch.randn(rows, out)
-    block = Block(
-        *(torch.randn(size).mul_(0.1).requires_grad_() for size in ((hidden, width), hidden, (out, hidden), out))
-    )
-    activation = getattr(F, request["activation"])
 
-    def torchs() -> torch.Tensor:
-        active = F.dropout(activation(F.linear(x, block.w1, block.b1)), p)
-        return F.dropout(F.linear(active, block.w2, block.b2), p)
+def _self_attention(request: Mapping[str, Any]) -> dict[str, float]:
+    import torch
 
-    def of(function: Callable[[], Any]) -> Callable[[], None]:
-        def run() -> None:
-            for one in (x, *block):
-                one.grad = None
-            function().backward(grad)
-
-        return run
-
-    ours = of(lambda: feed_forward(x, block, request["activation"], p1=p, p2=p))
-    return _medians({"torch_s": of(torchs), "fused_s": ours})
+    batches, heads, tokens, depth = (request[name] for name in ("B", "H", "T", "D"))
+    attention = torch.nn.MultiheadAttention(heads * depth, heads, dropout=request["p"], batch_first=True)
+    x = torch.randn(batches, tokens, heads * depth, requires_grad=True)
+    plans = {**_TORCH_OR_PARALLEL, "fused_s": {"kernels": {"attention": "fused"}}}
+    return _in_a_step(lambda: attention(x, x, x, need_weights=False)[0], torch.randn_like(x), plans)
 
 
 def _attention(request: Mapping[str, Any]) -> dict[str, float]:
@@ -207,6 +234,7 @@ _KINDS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     "attention": _attention,
     "gelu": _gelu,
     "feed_forward": _feed_forward,
+    "self_attention": _self_attention,
     "optimizer": _optimizer,
     "matmul": _matmul,
     "compiler": _compiler,
