@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
 import platform
 import subprocess
 import sys
@@ -134,31 +135,36 @@ def test_without_a_shared_openmp_runtime_the_threads_are_the_librarys_own(cache,
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="-march=x86-64 is the narrow build")
 def test_masks_do_not_depend_on_the_vector_width(cache, monkeypatch):
-    """Built for SSE2 only, dropout and attention draw the masks that the machine's widest vectors draw."""
-    from steptime.kernels import attention
+    """Built for SSE2 only, the operations draw the masks that the machine's widest vectors draw."""
+    from steptime.kernels import attention, feed_forward
     from steptime.kernels.attention import native as attention_native
     from steptime.kernels.dropout import native as dropout_native
+    from steptime.kernels.feed_forward import native as feed_forward_native
 
     x = torch.ones(1000)
+    sizes = ((48, 32), (48,), (16, 48), (16,))
+    block = feed_forward.Block(*(torch.sin(torch.arange(math.prod(size))).reshape(size) for size in sizes))
 
     def drawn():
         dropout_native.drop(x, out := torch.empty_like(x), None, 0.3, 11)
         torch.manual_seed(3)
         q = torch.randn(1, 2, 61, 24)
-        return out, attention.scaled_dot_product_attention(q, q, q, None, 0.3, True)
+        rows = feed_forward.feed_forward(torch.randn(70, 32), block, "gelu", p1=0.3, p2=0.3)
+        return out, attention.scaled_dot_product_attention(q, q, q, None, 0.3, True), rows
 
     wide = drawn()
 
     def narrow(name, sources, flags=()):
         return compile_library(name, sources, [*flags, "-march=x86-64"])
 
-    for native in (dropout_native, attention_native):
+    built = set(cache.glob("*"))
+    for native in (dropout_native, attention_native, feed_forward_native):
         monkeypatch.setattr(native, "compile_library", narrow)
         monkeypatch.setattr(native, "library", functools.cache(native.library.__wrapped__))
     narrowly = drawn()
-    assert len(list(cache.iterdir())) == 2
+    assert len(set(cache.iterdir()) - built) == 3
     assert torch.equal(wide[0], narrowly[0])
-    torch.testing.assert_close(wide[1], narrowly[1], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(wide[1:], narrowly[1:], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.spawned

@@ -17,7 +17,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from steptime.errors import SteptimeError
@@ -106,6 +106,15 @@ def openmp_is_shared() -> bool:
     except OSError:
         return False
     return any(line.rpartition("/")[2].startswith("libgomp.so.1") for line in maps.splitlines() if "libgomp" in line)
+
+
+def why_unavailable(library: Callable[[], ctypes.CDLL]) -> str | None:
+    """None when `library` builds and loads here, else the reason in one line."""
+    try:
+        library()
+    except KernelUnavailable as unavailable:
+        return str(unavailable)
+    return None
 
 
 def _key(compiler: list[str], sources: Sequence[Path], flags: Sequence[str], openmp: bool) -> str:

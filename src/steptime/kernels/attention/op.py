@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from steptime.kernels.attention import native, reference
-from steptime.kernels.build import KernelUnavailable
+from steptime.kernels.build import why_unavailable
 from steptime.kernels.cost import OpCost, time_op
 from steptime.kernels.eligible import draw_seed, eager_mode, plain_cpu
 
@@ -85,11 +85,7 @@ def mask(seed: int, shape: tuple[int, int, int, int], p: float) -> torch.Tensor:
 
 def available() -> str | None:
     """None when the kernel can be had on this machine, else the reason in one line. Builds it if need be."""
-    try:
-        native.library()
-    except KernelUnavailable as unavailable:
-        return str(unavailable)
-    return None
+    return why_unavailable(native.library)
 
 
 def warm() -> None:

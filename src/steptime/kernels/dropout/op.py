@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from steptime.kernels.build import KernelUnavailable
+from steptime.kernels.build import why_unavailable
 from steptime.kernels.cost import OpCost, time_op
 from steptime.kernels.dropout import native
 from steptime.kernels.eligible import draw_seed, eager_mode, plain_cpu
@@ -54,11 +54,7 @@ def dropout(input: torch.Tensor, p: float = 0.5, training: bool = True, inplace:
 
 def available() -> str | None:
     """None when the kernel can be had on this machine, else the reason in one line. Builds it if need be."""
-    try:
-        native.library()
-    except KernelUnavailable as unavailable:
-        return str(unavailable)
-    return None
+    return why_unavailable(native.library)
 
 
 def warm() -> None:

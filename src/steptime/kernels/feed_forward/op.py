@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
-from steptime.kernels.build import KernelUnavailable
+from steptime.kernels.build import why_unavailable
 from steptime.kernels.cost import OpCost, time_op
 from steptime.kernels.dropout.native import threshold, unpacked
 from steptime.kernels.eligible import draw_seed, eager_mode, plain_cpu
@@ -73,11 +73,7 @@ def fits(x: torch.Tensor, block: Block) -> bool:
 
 def available() -> str | None:
     """None when the kernel can be had on this machine, else the reason in one line. Builds it if need be."""
-    try:
-        native.library()
-    except KernelUnavailable as unavailable:
-        return str(unavailable)
-    return None
+    return why_unavailable(native.library)
 
 
 def warm() -> None:
