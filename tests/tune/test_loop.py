@@ -174,3 +174,11 @@ def test_a_file_of_the_users_own_that_changes_the_loss_is_rejected(tmp_path):
     assert verdicts(good)["faster"] == "kept"
     bad = run(Script(gains={"faster.py": 0.5}, audits={"faster.py": {"optimizers": []}}), own=(own,))
     assert verdicts(bad)["faster"] == "rejected"
+
+
+def test_a_machine_that_changed_speed_is_said_to_have():
+    gains = {"kernels.dropout": 0.6}
+    assert not run(Script(gains=gains)).notes
+    (note,) = run(Script(gains=gains, pace=1.4)).notes
+    assert "100.0 ms" in note
+    assert "140" in note

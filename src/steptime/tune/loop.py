@@ -29,17 +29,16 @@ from steptime.explain.remedies import (
     with_contention,
 )
 from steptime.tune.books import Books
+from steptime.tune.budget import CONFIRMING_PAIRS, Budget
 from steptime.tune.bundle import bundled, members_of, small_ones
-from steptime.tune.duel import BLOCK_S, LOOKS, Duel, duel, needs_second, pace
+from steptime.tune.duel import LOOKS, Duel, duel, needs_second, pace
 from steptime.tune.quality import Examiner, Quality
 from steptime.tune.result import RemedyResult, TuneResult, Verdict
 from steptime.tune.settings import TuneSettings
 from steptime.tune.trials import Explained, Setup, Side, SideEndedError, Trials
 
-_WARM_S = 2.0
 _CONFIRMING_ALPHA = 0.05
-_CONFIRMING_PAIRS = 32
-"""Fixed beforehand: the published interval is not that of a duel which stopped when it looked good."""
+_OTHER_SPEED = 0.1
 
 
 def tune(
@@ -85,6 +84,7 @@ def tune(
         own=own,
         evidence=with_contention(evidence, micro),
         explain_s=explain_s,
+        budget=Budget(settings=settings, start_s=explained.start_s, step_s=explained.explanation.step.median_ns / 1e9),
         seconds_left=lambda: settings.budget_s - (clock() - begun),
     )
     try:
@@ -126,6 +126,7 @@ class _Hunt:
     own: list[tuple[Remedy, tuple[float, float, float]]]
     evidence: Evidence
     explain_s: float
+    budget: Budget
     seconds_left: Callable[[], float]
     after: Explanation | None = field(default=None, init=False)
     best: Setup = field(default_factory=Setup, init=False)
@@ -169,7 +170,7 @@ class _Hunt:
         """The most promising remedy for which there is time; when there is none for any, they are put aside."""
         if not self.waiting:
             return None
-        needed = self._duel_s() + self._reserve_s()
+        needed = self.budget.duel_s + self.budget.reserve_s
         if self.seconds_left() < needed:
             for proposal in self.waiting:
                 left = max(self.seconds_left(), 0.0)
@@ -188,7 +189,7 @@ class _Hunt:
         allowed = [n for n in self.results if (n in self.settings.only or not self.settings.only)]
         allowed = [name for name in allowed if name not in self.settings.skip]
         found = bundled(self.results.values(), self.evidence, allowed=allowed)
-        if found is None or self.seconds_left() < self._duel_s() + self._reserve_s():
+        if found is None or self.seconds_left() < self.budget.duel_s + self.budget.reserve_s:
             return None
         self._bundled = members_of(found.remedy)
         for name in self._bundled:
@@ -309,7 +310,7 @@ class _Hunt:
             return [(self.kept[0], joint)]
         guilty = []
         for remedy in self.kept:
-            if self.seconds_left() < self._seeds_s(self.settings.seeds):
+            if self.seconds_left() < self.budget.seeds_s(self.settings.seeds):
                 break
             self.say(f"examining {remedy.name} alone")
             own = examiner.examine(Setup().plus(remedy), [remedy])
@@ -339,7 +340,7 @@ class _Hunt:
             sides.append(self.trials.open(Setup()))
             sides.append(self.trials.open(self.best))
             found = self._duel(
-                sides[0], sides[1], self.best, remedies=1, alpha=_CONFIRMING_ALPHA, looks=(_CONFIRMING_PAIRS,)
+                sides[0], sides[1], self.best, remedies=1, alpha=_CONFIRMING_ALPHA, looks=(CONFIRMING_PAIRS,)
             )
             compiles = any(remedy.compiles for remedy in self.kept)
             self.compile_s = {"final": sides[1].compile_s()} if compiles else {}
@@ -349,6 +350,12 @@ class _Hunt:
         finally:
             for side in sides:
                 side.close()
+        explained_s = self.budget.step_s
+        if abs(found.baseline_s / explained_s - 1) > _OTHER_SPEED:
+            self.notes.append(
+                f"the machine changed speed: the unchanged script took {1e3 * explained_s:.1f} ms a step when it was "
+                f"explained, {1e3 * found.baseline_s:.1f} ms when the final plan was confirmed"
+            )
         if found.gain.low <= 1.0:
             self._take_all_back("undecided", "the confirming run did not show a gain")
         return found
@@ -384,7 +391,11 @@ class _Hunt:
             spent_s=spent_s,
             explanation=self.explained.explanation.to_json(),
             explanation_after=self.after.to_json() if self.after else None,
-            seeds={"quality": len(quality.seeds), "quality_steps": self._quality_steps(), "blocks": self.settings.seed},
+            seeds={
+                "quality": len(quality.seeds),
+                "quality_steps": self.budget.quality_steps,
+                "blocks": self.settings.seed,
+            },
             findings=self.explained.explanation.findings or find(self.explained.explanation),
             notes=tuple(self.notes),
         )
@@ -411,7 +422,7 @@ class _Hunt:
             alpha=alpha,
             remedies=remedies or self._planned,
             rng=random.Random(self.settings.seed + len(self.results)),
-            seconds_left=lambda: self.seconds_left() - (self._reserve_s() if remedies is None else 0.0),
+            seconds_left=lambda: self.seconds_left() - (self.budget.reserve_s if remedies is None else 0.0),
             settle=1 + _queued(setup),
             looks=looks,
         )
@@ -420,38 +431,14 @@ class _Hunt:
         if self._examiner is None:
             self._examiner = Examiner(
                 trials=self.trials,
-                steps=self._quality_steps(),
+                steps=self.budget.quality_steps,
                 seeds=self.settings.seeds,
                 margin=self.settings.margin,
-                pairs_left=lambda: int((self.seconds_left() - self._confirm_s()) / max(self._seeds_s(1), 1e-9)),
+                pairs_left=lambda: int(
+                    (self.seconds_left() - self.budget.confirm_s) / max(self.budget.seeds_s(1), 1e-9)
+                ),
             )
         return self._examiner
-
-    def _quality_steps(self) -> int:
-        """As many steps as a third of the budget allows, from 30 to the setting."""
-        room = self.settings.budget_s / 3 / (2 * self.settings.seeds + 2) - self.explained.start_s
-        return int(min(max(room / (2 * self._step_s()), 30), self.settings.quality_steps))
-
-    def _step_s(self) -> float:
-        return self.explained.explanation.step.median_ns / 1e9
-
-    def _duel_s(self) -> float:
-        """Start of a process and the pairs up to the first look."""
-        return self.explained.start_s + _WARM_S + LOOKS[0] * self._pair_s()
-
-    def _pair_s(self) -> float:
-        return 2 * max(BLOCK_S + self._step_s(), 3 * self._step_s())
-
-    def _confirm_s(self) -> float:
-        return 2 * self.explained.start_s + _WARM_S + _CONFIRMING_PAIRS * self._pair_s()
-
-    def _seeds_s(self, seeds: int) -> float:
-        """Pairs of runs of the quality test, two runs at a time."""
-        return seeds * (1.5 * self.explained.start_s + 2 * self._quality_steps() * self._step_s())
-
-    def _reserve_s(self) -> float:
-        """What the proof of the final plan needs."""
-        return self._confirm_s() + self._seeds_s(self.settings.seeds + 1)
 
 
 def _queued(setup: Setup) -> int:
