@@ -4,7 +4,7 @@ import steptime.explain
 
 NAMES = """
 Breakdown CAUSES Cell CorrectedCell Explanation Facts GROUPS Gap OpRow PHASES RESOURCES RankRow ScriptResult
-StepTime Utilisation break_down explain_script explain_session explain_trace render
+StepTime Utilisation break_down explain_script explain_session explain_trace look_for_others render with_note
 """
 
 

@@ -19,6 +19,7 @@ from steptime.explain.explanation import (
     StepTime,
     Utilisation,
 )
+from steptime.explain.quiet import look_for_others, with_note
 from steptime.explain.render import render
 from steptime.explain.script import ScriptResult, explain_script
 
@@ -42,5 +43,7 @@ __all__ = [
     "explain_script",
     "explain_session",
     "explain_trace",
+    "look_for_others",
     "render",
+    "with_note",
 ]

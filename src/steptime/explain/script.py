@@ -14,6 +14,7 @@ from steptime.attach import SessionSpec, WindowSpec, launch, read_session
 from steptime.errors import SteptimeError
 from steptime.explain.compose import explain_session
 from steptime.explain.explanation import Explanation
+from steptime.explain.quiet import look_for_others, with_note
 from steptime.explain.run import note_of, series
 from steptime.explain.utilisation import Ceilings
 
@@ -57,12 +58,13 @@ def explain_script(
     spec = SessionSpec(mode="explain", windows=windows or WindowSpec(), stop_after_windows=stop, losses=False)
     with tempfile.TemporaryDirectory(prefix="steptime-explain-", ignore_cleanup_errors=True) as temporary:
         session = folder or Path(temporary) / "session"
+        others = look_for_others()
         started = launch(command, spec, folder=session, stdout=sys.stderr.fileno() if stdout_to_stderr else None)
         note = note_of("explain", command, warn) if warn is not None else None
         code = started.wait()
         try:
             record = read_session(session)
-            explanation = explain_session(record, calibration)
+            explanation = with_note(explain_session(record, calibration), others)
         except SteptimeError as problem:
             if note is not None:
                 note.end(exit_code=code or NOTHING_EXPLAINED)

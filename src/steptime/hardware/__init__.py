@@ -17,6 +17,7 @@ from steptime.hardware.catalog import cpu_device, find_device, load_catalog
 from steptime.hardware.device import Device, Dtype, Figure, IsaPath, best_path, peak_flops_per_s
 from steptime.hardware.machine import Machine, cpu_quota, look_at_machine
 from steptime.hardware.measure import probe
+from steptime.hardware.timing import others_busy
 
 __all__ = [
     "Calibration",
@@ -35,6 +36,7 @@ __all__ = [
     "load_calibration",
     "load_catalog",
     "look_at_machine",
+    "others_busy",
     "peak_flops_per_s",
     "probe",
     "read_calibration",

@@ -71,6 +71,8 @@ def tune(
     say("explaining the script as it is")
     explained = trials.explain()
     books.explained(explained.explanation)
+    for note in explained.explanation.notes:
+        say(f"note: {note}")
     explain_s = clock() - begun
     evidence = evidence_of(explained.explanation, cores=explained.cores, python=explained.python)
     micro = (measure_micro or _measured)(evidence)

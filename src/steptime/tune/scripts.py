@@ -64,9 +64,10 @@ class ScriptTrials:
         Raises:
             SteptimeError: it failed, no step was found, or it writes where no trial may.
         """
-        from steptime.explain import explain_session
+        from steptime.explain import explain_session, look_for_others, with_note
         from steptime.hardware import load_calibration
 
+        others = look_for_others()
         started_ns = time.perf_counter_ns()
         folder = self._fresh("explain")
         spec = SessionSpec(
@@ -84,7 +85,7 @@ class ScriptTrials:
             raise SteptimeError(f"the script {what}{f': {tail}' if tail else ''}", where=" ".join(self.command))
         self._ranks = record.ranks[0].world_size
         first = record.ranks[0]
-        explanation = explain_session(record, load_calibration())
+        explanation = with_note(explain_session(record, load_calibration()), others)
         return Explained(
             explanation=explanation,
             start_s=max(float(first.steps.start_ns[0] - started_ns) / 1e9, 0.1) if len(first.steps) else 10.0,
