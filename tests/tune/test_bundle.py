@@ -118,3 +118,21 @@ def test_remedies_of_a_few_percent_are_not_tried_alone() -> None:
 def _waiting(name: str, saved_s: float, low_s: float) -> Proposal:
     prediction = Prediction(saved_s=saved_s, low_s=low_s, high_s=2 * saved_s, basis="")
     return Proposal(remedy=Remedy(name=name, patch={}, why=""), prediction=prediction, verdict="try")
+
+
+def test_one_small_gain_joins_those_that_were_put_aside_before():
+    # one of 5 % is tried alone, unless others too small for any trial can come with it
+    step = explanation(
+        [
+            op("aten::mm", 90, group="matmul", shapes=((3200, 64), (64, 64)), calls=0.0),
+            op("aten::zero_", 6, group="optimizer", phase="optimizer", shapes=((64, 64),)),
+        ],
+        [gap("garbage_collection", 2, phase="other")],
+    )
+    gains = {"optimizer.zero_grad": 0.95, "process.gc": 0.98}
+    _, found = run(Script(explanation=step, gains=gains, noise=0.004))
+    assert found["small_gains"].verdict == "kept"
+    assert found["zero_grad_set_to_none"].verdict == found["gc_freeze"].verdict == "not tried"
+    _, alone = run(Script(explanation=step, gains=gains, noise=0.004), skip=("gc_freeze",))
+    assert "small_gains" not in alone
+    assert alone["zero_grad_set_to_none"].verdict == "kept"

@@ -59,11 +59,26 @@ def bundled(results: Iterable[RemedyResult], evidence: Evidence, *, allowed: Seq
     return Proposal(remedy=_union([proposal.remedy for proposal, _ in members]), prediction=prediction, verdict="try")
 
 
-def small_ones(waiting: Sequence[Proposal], evidence: Evidence) -> list[Proposal]:
-    """Those of the proposals that are better tried together than alone; empty when there are fewer than two."""
+def small_ones(
+    waiting: Sequence[Proposal], evidence: Evidence, *, aside: Iterable[RemedyResult] = (), allowed: Sequence[str] = ()
+) -> list[Proposal]:
+    """Those of the proposals that are better tried together than alone: two or more, or one that makes a bundle with
+    remedies put aside before.
+
+    Args:
+        waiting: what would be tried alone.
+        evidence: the step that is left.
+        aside: results so far.
+        allowed: the names that --only and --skip leave.
+    """
     step_s = evidence.step_ns / 1e9
     small = [one for one in waiting if _is_small(one, step_s)]
-    return small if len(small) > 1 else []
+    if len(small) != 1:
+        return small
+    (single,) = small
+    joined = [*aside, RemedyResult(proposal=single, verdict="not tried", why="")]
+    found = bundled(joined, evidence, allowed=[*allowed, single.remedy.name])
+    return small if found is not None and single.remedy.name in members_of(found.remedy) else []
 
 
 def _is_small(proposal: Proposal, step_s: float) -> bool:

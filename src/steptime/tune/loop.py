@@ -180,7 +180,8 @@ class _Hunt:
                 self.results[proposal.remedy.name] = RemedyResult(proposal=proposal, verdict="not tried", why=why)
             self.waiting = []
             return None
-        for proposal in small_ones(self.waiting, self.evidence):
+        aside = self.results.values()
+        for proposal in small_ones(self.waiting, self.evidence, aside=aside, allowed=self._allowed()):
             why = "a small gain: tried together with the others"
             self.results[proposal.remedy.name] = RemedyResult(proposal=proposal, verdict="not tried", why=why)
             self.waiting.remove(proposal)
@@ -188,9 +189,7 @@ class _Hunt:
 
     def bundle(self) -> Proposal | None:
         """The small gains as one remedy, when there are some and a trial of it and the proof fit into the budget."""
-        allowed = [n for n in self.results if (n in self.settings.only or not self.settings.only)]
-        allowed = [name for name in allowed if name not in self.settings.skip]
-        found = bundled(self.results.values(), self.evidence, allowed=allowed)
+        found = bundled(self.results.values(), self.evidence, allowed=self._allowed())
         if found is None or self.seconds_left() < self.budget.duel_s + self.budget.reserve_s:
             return None
         self._bundled = members_of(found.remedy)
@@ -198,6 +197,11 @@ class _Hunt:
             result = self.results[name]
             self.results[name] = replace(result, why=f"part of {found.remedy.name}; alone: {result.why}")
         return found
+
+    def _allowed(self) -> list[str]:
+        """The remedies that --only and --skip leave."""
+        only, skip = self.settings.only, self.settings.skip
+        return [name for name in self.results if (name in only or not only) and name not in skip]
 
     def attempt(self, proposal: Proposal) -> None:
         """One remedy against the best setup so far."""
