@@ -57,10 +57,11 @@ class Device(_Frozen):
     """Dense, of the whole GPU, matrix units included; empty for a CPU: see the function `peak_flops_per_s`."""
     paths: tuple[IsaPath, ...] = ()
     max_clock_hz: Figure | None = None
-    """The highest boost clock of any part of the family: an upper bound, not what a loaded machine sustains."""
+    """The highest boost clock, of a CPU that of any part of the family: a bound, not what a loaded machine sustains."""
     units: Figure | None = None
     """Streaming multiprocessors or compute units."""
     memory_bytes: Figure | None = None
+    """As it is sold, a GB taken as 1e9: makers mean GiB, or nearly, so a driver reports up to 7% more."""
     memory_bandwidth_bytes_per_s: Figure | None = None
     cache_bytes: Mapping[Literal["l1d", "l2", "l3"], Figure] = {}
     """CPU: l1d and l2 of a core, l3 of a core complex or socket. GPU: l2 of the whole device, l3 its last level."""
