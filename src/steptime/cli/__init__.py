@@ -14,8 +14,8 @@ from steptime.errors import SteptimeError
 
 UNUSABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO})
 """What a disk says of itself: no defect of ours, so no traceback."""
-COMMANDS = ("explain", "attach", "probe", "tune", "run", "runs", "report")
-"""In the order in which `steptime --help` lists them."""
+COMMANDS = ("explain", "tune", "run", "report", "attach", "probe", "runs")
+"""In the order in which `steptime --help` lists them: typer puts `runs`, a group, last in any case."""
 
 
 def make_app() -> typer.Typer:
@@ -23,6 +23,7 @@ def make_app() -> typer.Typer:
     app = typer.Typer(
         name="steptime",
         help="Explains where a training step's time goes, makes it faster, and proves that it still learns the same.",
+        epilog="Start with: steptime explain -- python train.py",
         no_args_is_help=True,
         add_completion=False,
         rich_markup_mode=None,  # pages drawn by rich cost 0.2 s of import

@@ -9,19 +9,29 @@ import typer
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the command."""
+    """Add `attach`."""
 
-    @app.command("attach")
+    @app.command(short_help="Show where a running job is now.")
     def attach(
         pid: Annotated[
-            int | None, typer.Argument(help="any process of the job: its launcher or one of its ranks")
+            int | None, typer.Argument(metavar="PID", help="Any process of the job: its launcher or one of its ranks.")
         ] = None,
-        trace: Annotated[int, typer.Option(help="trace so many steps (a job started under steptime)")] = 0,
-        as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
-        install_pth: Annotated[str, typer.Option(help="arm jobs of this Python through a .pth")] = "",
-        remove_pth: Annotated[str, typer.Option(help="take that .pth away again")] = "",
+        trace: Annotated[
+            int,
+            typer.Option(metavar="STEPS", help="Trace so many steps instead, of a job that steptime started; 0: none."),
+        ] = 0,
+        as_json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")] = False,
+        install_pth: Annotated[
+            str,
+            typer.Option(
+                metavar="PYTHON",
+                help="Put a .pth into this interpreter's site-packages, for jobs that lose PYTHONPATH on their way; "
+                "it acts only under steptime.",
+            ),
+        ] = "",
+        remove_pth: Annotated[str, typer.Option(metavar="PYTHON", help="Take that .pth away again.")] = "",
     ) -> None:
-        """Say where a running job's host is now: stacks, memory, threads of all its ranks on this node."""
+        """Show where a running job is now, without stopping it: stacks, memory and threads of its ranks on this node."""
         from steptime.errors import SteptimeError
 
         if install_pth or remove_pth:
@@ -33,7 +43,7 @@ def register(app: typer.Typer) -> None:
                 typer.echo("removed" if pth.remove_pth(remove_pth) else "it was not there")
             return
         if pid is None:
-            raise SteptimeError("no process was named", mend="steptime attach PID")
+            raise SteptimeError("no process was named", mend="give a process id: steptime attach PID")
         if trace:
             from steptime.attach.demand import trace_on_demand
 

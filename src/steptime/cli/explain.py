@@ -26,16 +26,24 @@ class _ScriptBehindDashes(TyperCommand):
 def register(app: typer.Typer) -> None:
     """Add `explain`."""
 
-    @app.command(cls=_ScriptBehindDashes)
+    @app.command(cls=_ScriptBehindDashes, short_help="Show where a training step's time goes.")
     def explain(
         context: typer.Context,
         traces: Annotated[
             list[Path] | None,
-            typer.Argument(metavar="[TRACE...] | -- COMMAND...", help="Kineto traces, or: -- python train.py args"),
+            typer.Argument(
+                metavar="TRACE... | -- COMMAND",
+                help="Traces that torch.profiler wrote, one a rank; or, behind --, a script as you run it: "
+                "-- python train.py args",
+            ),
         ] = None,
-        as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout; a script's stdout to stderr.")] = False,
-        steps: Annotated[int, typer.Option("--steps", min=2, help="Untraced steps to time, at least.")] = 20,
-        traced: Annotated[int, typer.Option("--traced", min=1, help="Steps to trace.")] = 5,
+        as_json: Annotated[
+            bool, typer.Option("--json", help="Print JSON on stdout; a script's goes to stderr.")
+        ] = False,
+        steps: Annotated[
+            int, typer.Option("--steps", metavar="N", min=2, help="Untraced steps to time, at least.")
+        ] = 20,
+        traced: Annotated[int, typer.Option("--traced", metavar="N", min=1, help="Steps to trace.")] = 5,
         stop: Annotated[bool, typer.Option("--stop", help="End the script once everything is measured.")] = False,
         out: Annotated[
             Path | None, typer.Option("--out", metavar="FOLDER", help="Keep the session in this new folder.")
@@ -44,14 +52,14 @@ def register(app: typer.Typer) -> None:
             Path | None, typer.Option("--report", metavar="FILE.html", help="Write the HTML report too.")
         ] = None,
     ) -> None:
-        """Explain where a training step's time goes: of a script (behind --), or of traces."""
+        """Show where a training step's time goes: of a script that is run unmodified, or of traces."""
         from steptime.errors import SteptimeError
         from steptime.explain import explain_script, explain_trace
         from steptime.hardware import load_calibration
 
         script = context.meta.get("script")
         if bool(script) == bool(traces):
-            raise SteptimeError("give either traces or a script", mend="steptime explain -- python train.py")
+            raise SteptimeError("give either traces or a script", mend="e.g. steptime explain -- python train.py")
         if report is not None:
             from steptime.ledger import check_writable
 

@@ -10,12 +10,15 @@ import typer
 def register(app: typer.Typer) -> None:
     """Add `probe`."""
 
-    @app.command()
+    @app.command(short_help="Measure what this machine can do.")
     def probe(
         quick: bool = typer.Option(False, "--quick", help="A few seconds, with fewer samples."),
         json_: bool = typer.Option(False, "--json", help="Print the calibration as JSON on stdout."),
     ) -> None:
-        """Measure what this machine multiplies, moves and dispatches, in under a minute, and keep it."""
+        """Measure this machine's ceilings in under a minute, and keep them for explain and tune.
+
+        FLOP/s of matmuls by dtype, bytes/s of memory and caches, the cost of a dispatched op.
+        """
         from steptime.hardware import probe as measure
         from steptime.hardware import save_calibration
         from steptime.ledger import Ledger, RunRow, collect

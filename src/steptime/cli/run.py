@@ -11,15 +11,19 @@ import typer
 def register(app: typer.Typer) -> None:
     """Add `run`."""
 
-    @app.command(context_settings={"allow_interspersed_args": False})
+    @app.command(context_settings={"allow_interspersed_args": False}, short_help="Run a script under a plan.")
     def run(
         plan: Annotated[Path, typer.Option("--plan", metavar="FILE", help="The plan file, e.g. from steptime tune.")],
         command: Annotated[
-            list[str] | None, typer.Argument(metavar="-- COMMAND...", help="What to run: python train.py args")
+            list[str] | None,
+            typer.Argument(metavar="-- COMMAND", help="The script as you run it: python train.py args"),
         ] = None,
         remedies: Annotated[
             list[Path] | None,
-            typer.Option(help="A remedy of your own, as given to tune: FILE.py with apply(report); may be repeated."),
+            typer.Option(
+                metavar="FILE.py",
+                help="A remedy of your own that tune was given: a file that defines apply(report). May be repeated.",
+            ),
         ] = None,
         session: Annotated[
             Path | None,

@@ -15,8 +15,8 @@ def register(app: typer.Typer) -> None:
     @runs.callback()
     def list_runs(
         context: typer.Context,
-        limit: int = typer.Option(20, "--limit", "-n", min=1, help="How many, the newest first."),
-        kind: str | None = typer.Option(None, help="Only explain, tune, run, probe or trial."),
+        limit: int = typer.Option(20, "--limit", "-n", metavar="N", min=1, help="How many, the newest first."),
+        kind: str | None = typer.Option(None, metavar="KIND", help="Only runs of explain, tune, run or probe."),
         json_: bool = as_json,
     ) -> None:
         """List, show and compare the runs in the ledger."""
@@ -35,7 +35,7 @@ def register(app: typer.Typer) -> None:
             print_runs(Console(), found)
 
     @runs.command()
-    def show(run: str = typer.Argument(help="Id, or its beginning."), json_: bool = as_json) -> None:
+    def show(run: str = typer.Argument(metavar="RUN_ID", help="Id, or its beginning."), json_: bool = as_json) -> None:
         """Show one run: what ran, where, its predictions and verdicts."""
         from rich.console import Console
 
@@ -55,10 +55,10 @@ def register(app: typer.Typer) -> None:
         else:
             print_run(Console(), row, **parts)
 
-    @runs.command()
+    @runs.command(short_help="Compare two runs.")
     def compare(
-        a: str = typer.Argument(help="Id of the first run, or its beginning."),
-        b: str = typer.Argument(help="Id of the second run, or its beginning."),
+        a: str = typer.Argument(metavar="RUN_ID", help="The first run: its id, or its beginning."),
+        b: str = typer.Argument(metavar="RUN_ID", help="The second run, likewise."),
         json_: bool = as_json,
     ) -> None:
         """Compare two runs: step times, and everything that differed between them."""
