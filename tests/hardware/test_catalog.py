@@ -134,7 +134,7 @@ def test_the_public_names():
     import steptime.hardware
 
     assert set(steptime.hardware.__all__) == {
-        "Calibration", "Device", "Dtype", "Figure", "IsaPath", "Machine", "Measured", "Refused", "best_path",
-        "cpu_device", "cpu_quota", "find_device", "fingerprint", "load_calibration", "load_catalog", "look_at_machine",
-        "others_busy", "peak_flops_per_s", "probe", "read_calibration", "save_calibration",
+        "Calibration", "Device", "Machine", "Measured", "Refused", "cpu_device", "find_device", "fingerprint",
+        "load_calibration", "load_catalog", "look_at_machine", "others_busy", "peak_flops_per_s", "probe",
+        "read_calibration", "save_calibration",
     }  # fmt: skip

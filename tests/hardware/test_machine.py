@@ -2,7 +2,8 @@ import os
 
 import pytest
 
-from steptime.hardware import cpu_quota, look_at_machine
+from steptime.hardware import look_at_machine
+from steptime.hardware.machine import cpu_quota
 
 CPUINFO = """\
 processor\t: 0

@@ -31,7 +31,7 @@ def register(app: typer.Typer) -> None:
         ] = "",
         remove_pth: Annotated[str, typer.Option(metavar="PYTHON", help="Take that .pth away again.")] = "",
     ) -> None:
-        """Show where a running job is now, without stopping it: stacks, memory and threads of its ranks on this node."""
+        """Show where a running job is now, without stopping it: stacks, memory, threads of its ranks on this node."""
         from steptime.errors import SteptimeError
 
         if install_pth or remove_pth:

@@ -33,24 +33,15 @@ def register(app: typer.Typer) -> None:
             list[Path] | None,
             typer.Argument(
                 metavar="TRACE... | -- COMMAND",
-                help="Traces that torch.profiler wrote, one a rank; or, behind --, a script as you run it: "
-                "-- python train.py args",
+                help="torch.profiler's traces, one a rank; or a script as you run it: -- python train.py args",
             ),
         ] = None,
-        as_json: Annotated[
-            bool, typer.Option("--json", help="Print JSON on stdout; a script's goes to stderr.")
-        ] = False,
-        steps: Annotated[
-            int, typer.Option("--steps", metavar="N", min=2, help="Untraced steps to time, at least.")
-        ] = 20,
-        traced: Annotated[int, typer.Option("--traced", metavar="N", min=1, help="Steps to trace.")] = 5,
+        as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout; a script's stdout to stderr.")] = False,
+        steps: Annotated[int, typer.Option(metavar="N", min=2, help="Untraced steps to time, at least.")] = 20,
+        traced: Annotated[int, typer.Option(metavar="N", min=1, help="Steps to trace.")] = 5,
         stop: Annotated[bool, typer.Option("--stop", help="End the script once everything is measured.")] = False,
-        out: Annotated[
-            Path | None, typer.Option("--out", metavar="FOLDER", help="Keep the session in this new folder.")
-        ] = None,
-        report: Annotated[
-            Path | None, typer.Option("--report", metavar="FILE.html", help="Write the HTML report too.")
-        ] = None,
+        out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Keep the session in this new folder.")] = None,
+        report: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write the HTML report too.")] = None,
     ) -> None:
         """Show where a training step's time goes: of a script that is run unmodified, or of traces."""
         from steptime.errors import SteptimeError

@@ -14,23 +14,18 @@ from steptime.hardware.calibration import (
     save_calibration,
 )
 from steptime.hardware.catalog import cpu_device, find_device, load_catalog
-from steptime.hardware.device import Device, Dtype, Figure, IsaPath, best_path, peak_flops_per_s
-from steptime.hardware.machine import Machine, cpu_quota, look_at_machine
+from steptime.hardware.device import Device, peak_flops_per_s
+from steptime.hardware.machine import Machine, look_at_machine
 from steptime.hardware.measure import probe
 from steptime.hardware.timing import others_busy
 
 __all__ = [
     "Calibration",
     "Device",
-    "Dtype",
-    "Figure",
-    "IsaPath",
     "Machine",
     "Measured",
     "Refused",
-    "best_path",
     "cpu_device",
-    "cpu_quota",
     "find_device",
     "fingerprint",
     "load_calibration",

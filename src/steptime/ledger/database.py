@@ -22,6 +22,7 @@ from steptime.ledger.engine import open_file, open_url, reading, told_in_one_lin
 from steptime.ledger.home import steptime_home, write_whole
 from steptime.ledger.schema import (
     DECISIONS,
+    RUN_KINDS,
     ArtefactRow,
     Base,
     PredictionRow,
@@ -113,7 +114,13 @@ class Ledger:
                     setattr(row, name, value)
 
     def runs(self, *, limit: int | None = None, kind: str | None = None) -> list[RunRow]:
-        """All runs, the newest first."""
+        """All runs, or those of one kind, the newest first.
+
+        Raises:
+            SteptimeError: there is no such kind.
+        """
+        if kind is not None and kind not in RUN_KINDS:
+            raise SteptimeError(f"there is no kind {kind!r}", where="runs", mend=f"one of {', '.join(RUN_KINDS)}")
         query = select(RunRow).order_by(RunRow.created.desc(), RunRow.id).limit(limit)
         return self._read(query if kind is None else query.where(RunRow.kind == kind))
 
@@ -130,10 +137,6 @@ class Ledger:
         what = "no run has this id" if not found else f"several runs begin so: {', '.join(row.id for row in found)}"
         mend = "`steptime runs` lists them" if not found else "give more of the id"
         raise SteptimeError(what, where=f"run {run_id!r}", mend=mend)
-
-    def trials(self, run_id: str) -> list[RunRow]:
-        """The runs that were started by `run_id`, the oldest first."""
-        return self._read(select(RunRow).where(RunRow.parent == run_id).order_by(RunRow.created, RunRow.id))
 
     def add_prediction(
         self, run_id: str, remedy: str, predicted_s: float, low_s: float, high_s: float, basis: str

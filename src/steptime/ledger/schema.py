@@ -81,7 +81,7 @@ class RunRow(Base, kw_only=True):
     ended: Mapped[datetime | None] = mapped_column(default=None)
     kind: Mapped[str] = mapped_column(String(16))
     parent: Mapped[str | None] = mapped_column(ForeignKey("runs.id"), default=None, index=True)
-    """The run (a tune) that this one (a trial) belongs to."""
+    """The run (a tune) that this one (a trial) belongs to; nothing writes trials yet."""
     command: Mapped[list[str]]
     cwd: Mapped[str]
     git: Mapped[dict[str, Any] | None] = mapped_column(default=None)
@@ -138,11 +138,6 @@ class PredictionRow(Base, kw_only=True):
     measured_s: Mapped[float | None] = mapped_column(default=None)
     measured_low_s: Mapped[float | None] = mapped_column(default=None)
     measured_high_s: Mapped[float | None] = mapped_column(default=None)
-
-    @property
-    def error(self) -> float | None:
-        """(predicted - measured) / |measured|; None until settled, or when nothing was saved."""
-        return None if not self.measured_s else (self.predicted_s - self.measured_s) / abs(self.measured_s)
 
 
 class VerdictRow(Base, kw_only=True):

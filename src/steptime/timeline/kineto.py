@@ -114,7 +114,8 @@ def _content(path: Path) -> bytes:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise SteptimeError(f"cannot read the trace: {error.strerror}", where=str(path)) from None
+        mend = "" if path.exists() else "to run a script, put it behind --: steptime explain -- python train.py"
+        raise SteptimeError(f"cannot read the trace: {error.strerror}", where=str(path), mend=mend) from None
     if content[:2] != b"\x1f\x8b":
         return content
     try:
