@@ -5,7 +5,7 @@ import torch
 from typer.testing import CliRunner
 
 from steptime.cli import make_app
-from steptime.hardware import Calibration, load_calibration, probe, probe_cpu
+from steptime.hardware import Calibration, load_calibration, probe, probe_cpu, probe_cuda
 from steptime.hardware.timing import MIN_SAMPLE_S, others_busy, sample_seconds
 from steptime.ledger import Ledger
 
@@ -63,6 +63,26 @@ def test_rates_follow_from_the_seconds_and_impossible_ones_are_named(monkeypatch
     assert found.median("dispatch.op_s") == 0.01
     assert "dispatch.autograd_backward_op_s" in {refused.name for refused in found.refused}  # both equal: 0 s an op
     assert Calibration.model_validate_json(found.model_dump_json()) == found
+
+
+def test_the_gpus_rates_follow_from_the_seconds(monkeypatch):
+    monkeypatch.setattr(probe_cuda, "SIZES", (8,))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (48_000, 48_000))
+
+    def seconds(torch, call, repeats):
+        call()
+        return [0.01] * repeats
+
+    monkeypatch.setattr(probe_cuda, "_event_seconds", seconds)
+    device = torch.device("cpu")  # stands in: the calls are torch's, only the events are CUDA's
+    before = torch.get_float32_matmul_precision()
+    try:
+        found = {**dict(probe_cuda._matmul(torch, device, 2)), **dict(probe_cuda._memory(torch, device, 2))}
+    finally:
+        torch.set_float32_matmul_precision(before)
+    matmuls = {f"cuda.matmul.{dtype}.8.flops_per_s": 2 * 8**3 / 0.01 for dtype in ("fp32", "tf32", "bf16", "fp16")}
+    moves = {f"cuda.memory.{kind}.bytes_per_s": 48_000 / 4 / 0.01 for kind in ("copy", "triad")}
+    assert {name: reading.median for name, reading in found.items()} == pytest.approx(matmuls | moves)
 
 
 def test_a_dtype_without_hardware_is_not_waited_for(monkeypatch):

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -15,7 +16,6 @@ from steptime.hardware.catalog import cpu_device
 from steptime.hardware.machine import Machine, look_at_machine
 from steptime.ledger import Ledger, steptime_home, write_whole
 
-VERSION = 1
 QUIET_LOAD = 0.3
 """A machine counts as quiet when the others kept less than this share of its CPUs busy."""
 
@@ -54,6 +54,10 @@ class Refused(BaseModel):
     value: float | None = None
 
 
+Reading: TypeAlias = tuple[str, Measured | Refused]
+"""What a part of the probe yields: a name as `Calibration` lists them, and what came of it."""
+
+
 class Calibration(BaseModel):
     """What was measured on one machine, under one version of torch.
 
@@ -66,7 +70,7 @@ class Calibration(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    version: int = VERSION
+    version: Literal[1] = 1
     created: str
     """ISO 8601, UTC."""
     fingerprint: str
@@ -100,11 +104,12 @@ class Calibration(BaseModel):
 
         A rate of all threads is at least that of one: on a busy machine several threads wait for each other.
         """
-        body, dot, unit = name.rpartition(".")
-        found = [entry for key in (name, f"{body}.threads1{dot}{unit}") if (entry := self.entries.get(key))]
-        if name not in self.entries:
-            return None
-        return found[0].best if found[0].unit == "s" else max(entry.best for entry in found)
+        entry = self.entries.get(name)
+        if entry is None or entry.unit == "s":
+            return None if entry is None else entry.best
+        body, _, quantity = name.rpartition(".")
+        alone = self.entries.get(f"{body}.threads1.{quantity}")
+        return entry.best if alone is None else max(entry.best, alone.best)
 
 
 def fingerprint(machine: Machine, *, torch: str | None = None, threads: int | None = None) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, cast
@@ -15,6 +16,7 @@ from steptime.hardware.calibration import (
     QUIET_LOAD,
     Calibration,
     Measured,
+    Reading,
     Refused,
     default_threads,
     fingerprint,
@@ -51,30 +53,18 @@ def probe(quick: bool = False, *, progress: Progress = lambda line: None) -> Cal
     busy = others_busy(cpus)
     gpu_name, gpu = _gpu(torch)
     threads = default_threads(machine)
-    entries: dict[str, Measured] = {}
-    refused: list[Refused] = []
     isa = {dtype: path for dtype in probe_cpu.DTYPES if (path := _path(cpu, dtype, machine))}
-    told: set[str] = set()
+    parts = [
+        probe_cpu.matmul(threads=threads, quick=quick, isa=isa),
+        probe_cpu.memory(machine, threads=threads, quick=quick),
+        probe_cpu.dispatch(quick=quick),
+        *([probe_cuda.readings(quick=quick)] if gpu_name else []),
+    ]
     with _threads(torch, threads):
-        parts = [
-            probe_cpu.matmul(threads=threads, quick=quick, isa=isa),
-            probe_cpu.memory(machine, threads=threads, quick=quick),
-            probe_cpu.dispatch(quick=quick),
-            *([probe_cuda.readings(quick=quick)] if gpu_name else []),
-        ]
-        for part in parts:
-            for name, reading in part:
-                group = ".".join(name.split(".")[:2])
-                if group not in told:
-                    told.add(group)
-                    progress(f"measuring {group}")
-                why = None if isinstance(reading, Refused) else why_impossible(name, reading, machine, cpu, gpu)
-                if isinstance(reading, Refused):
-                    refused.append(reading)
-                elif why:
-                    refused.append(Refused(name=name, why=why, value=reading.median))
-                else:
-                    entries[name] = reading
+        taken = list(_told(itertools.chain.from_iterable(parts), progress))
+    checked = [_checked(name, reading, machine, cpu, gpu) for name, reading in taken]
+    entries = {name: reading for name, reading in checked if isinstance(reading, Measured)}
+    refused = [reading for _, reading in checked if isinstance(reading, Refused)]
     for false in slower_than_memory(entries):
         del entries[false.name]
         refused.append(false)
@@ -95,6 +85,25 @@ def probe(quick: bool = False, *, progress: Progress = lambda line: None) -> Cal
         entries=entries,
         refused=tuple(refused),
     )
+
+
+def _told(readings: Iterable[Reading], progress: Progress) -> Iterator[Reading]:
+    """The readings as they come, each kind (`matmul.fp32`) told when its first is there."""
+    told: set[str] = set()
+    for name, reading in readings:
+        kind = ".".join(name.split(".")[:2])
+        if kind not in told:
+            told.add(kind)
+            progress(f"measuring {kind}")
+        yield name, reading
+
+
+def _checked(name: str, reading: Measured | Refused, machine: Machine, cpu: Device, gpu: Device | None) -> Reading:
+    """The reading, or its refusal when it cannot be true."""
+    if isinstance(reading, Refused):
+        return name, reading
+    why = why_impossible(name, reading, machine, cpu, gpu)
+    return name, Refused(name=name, why=why, value=reading.median) if why else reading
 
 
 def _best_of_sizes(entries: dict[str, Measured]) -> dict[str, Measured]:

@@ -1,27 +1,24 @@
-"""The CPU's readings: matmul by dtype, size and threads; memory and caches; what an op costs before it computes.
-
-Each part yields `(name, Measured or Refused)`; names are those of `Calibration`.
-"""
+"""The CPU's readings: matmul by dtype, size and threads; memory and caches; what an op costs before it computes."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import re
+import statistics
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from steptime.hardware.calibration import Measured, Refused
+from steptime.hardware.calibration import Measured, Reading, Refused
 from steptime.hardware.machine import Machine
 from steptime.hardware.timing import sample_seconds
 
-Reading = tuple[str, Measured | Refused]
-
 DTYPES = ("fp32", "bf16", "fp16", "int8")
 SIZES = (64, 256, 1024)
+"""Edges of the square matrices."""
 LONGEST_CALL_S = 1.0
 """A matmul that would take longer is not run: a dtype without hardware of its own takes seconds at 1024."""
 
@@ -106,7 +103,7 @@ def memory(machine: Machine, *, threads: int, quick: bool) -> Iterator[Reading]:
             name = f"{place}.{kind}{suffix}.bytes_per_s"
             length = footprint // (4 * streams)
             arrays = [torch.ones(length) for _ in range(streams)]
-            seconds = sample_seconds(_MOVES[kind](torch, arrays), budget_s=budget)
+            seconds = sample_seconds(MOVES[kind](torch, arrays), budget_s=budget)
             measured = Measured.of(
                 [4 * streams * length / second for second in seconds],
                 unit="byte/s",
@@ -117,10 +114,11 @@ def memory(machine: Machine, *, threads: int, quick: bool) -> Iterator[Reading]:
     torch.set_num_threads(threads)
 
 
-_MOVES: dict[str, Callable[[Any, list[Any]], Callable[[], object]]] = {
+MOVES: dict[str, Callable[[Any, list[Any]], Callable[[], object]]] = {
     "copy": lambda torch, arrays: lambda: arrays[0].copy_(arrays[1]),
     "triad": lambda torch, arrays: lambda: torch.add(arrays[1], arrays[2], alpha=3.0, out=arrays[0]),
 }
+"""For torch and as many equal arrays as it has streams, the call that moves them."""
 
 
 def _footprint_beyond_caches(machine: Machine) -> int:
@@ -137,36 +135,31 @@ def dispatch(*, quick: bool) -> Iterator[Reading]:
     chain = 200
     x = torch.ones(1)
     with torch.no_grad():
-        yield "dispatch.op_s", _seconds(lambda: torch.add(x, x), 1, budget, "torch.add of one element, no_grad")
+        yield "dispatch.op_s", _seconds(lambda: torch.add(x, x), budget, "torch.add of one element, no_grad")
     leaf = torch.ones(1, requires_grad=True)
-    recorded = _seconds(lambda: torch.add(leaf, x), 1, budget, "torch.add of one element, recorded by autograd")
+    recorded = _seconds(lambda: torch.add(leaf, x), budget, "torch.add of one element, recorded by autograd")
     yield "dispatch.autograd_forward_op_s", recorded
 
-    def backward() -> None:
+    def forward() -> Any:
         y = leaf
         for _ in range(chain):
             y = torch.add(y, x)
-        y.backward()
+        return y
 
-    def forward() -> None:
-        y = leaf
-        for _ in range(chain):
-            y = torch.add(y, x)
-
-    both = sample_seconds(backward, budget_s=budget)
-    once = Measured.of(sample_seconds(forward, budget_s=budget), unit="s", method="").median
+    both = sample_seconds(lambda: forward().backward(), budget_s=budget)
+    forward_s = statistics.median(sample_seconds(forward, budget_s=budget))
     yield (
         "dispatch.autograd_backward_op_s",
         Measured.of(
-            [(second - once) / chain for second in both],
+            [(second - forward_s) / chain for second in both],
             unit="s",
             method=f"forward and backward of a chain of {chain} adds of one element, less its forward alone",
         ),
     )
 
 
-def _seconds(call: Callable[[], object], ops: int, budget_s: float, method: str) -> Measured:
-    return Measured.of([s / ops for s in sample_seconds(call, budget_s=budget_s)], unit="s", method=method)
+def _seconds(call: Callable[[], object], budget_s: float, method: str) -> Measured:
+    return Measured.of(sample_seconds(call, budget_s=budget_s), unit="s", method=method)
 
 
 def onednn_kernel(call: Callable[[], object]) -> str | None:
