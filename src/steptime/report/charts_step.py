@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -122,22 +122,30 @@ def step_bars(bars: Sequence[Bar], width: float) -> Markup:
 
 @dataclass(frozen=True, kw_only=True)
 class _Row:
+    """One kind of time: `cells` has a tuple for each bar; `swatch` is a palette name."""
+
     label: str
-    cells: tuple[tuple[CorrectedCell, ...], ...]  # one tuple a bar
+    swatch: str
+    cells: tuple[tuple[CorrectedCell, ...], ...]
 
     def ns(self, bar: int) -> int:
         return sum(cell.ns for cell in self.cells[bar])
 
+    def bounds(self, bar: int) -> tuple[int, int]:
+        """The interval of a sum in ns: the sums of the ends, which contains it whatever the cells' dependence."""
+        return _bounds(self.cells[bar])
+
 
 def _rows(bars: Sequence[Bar]) -> list[_Row]:
     """One row a kind of time, largest first; what is small everywhere becomes one last row, so that nothing is lost."""
-    labels = dict.fromkeys(kind(cell) for bar in bars for cell in bar.cells)
+    swatches = {kind(cell): palette.swatch(cell.resource, cell.group) for bar in bars for cell in bar.cells}
     rows = [
         _Row(
             label=label,
+            swatch=swatch,
             cells=tuple(tuple(sorted((c for c in bar.cells if kind(c) == label), key=_order)) for bar in bars),
         )
-        for label in labels
+        for label, swatch in swatches.items()
     ]
     rows = [row for row in rows if any(row.ns(index) for index in range(len(bars)))]
     rows.sort(key=lambda row: [-row.ns(index) for index in range(len(bars))])
@@ -146,22 +154,18 @@ def _rows(bars: Sequence[Bar]) -> list[_Row]:
         return rows
     kept = [row for row in rows if row not in small]
     cells = tuple(tuple(cell for row in small for cell in row.cells[index]) for index in range(len(bars)))
-    return [*kept, _Row(label=f"{len(small)} smaller groups", cells=cells)]
+    return [*kept, _Row(label=f"{len(small)} smaller groups", swatch="other", cells=cells)]
 
 
-def _bounds(cells: Iterable[CorrectedCell]) -> tuple[int, int]:
-    """The interval of a sum: the sums of the ends, which contains it whatever the cells' dependence."""
-    kept = list(cells)
-    return sum(cell.low_ns for cell in kept), sum(cell.high_ns for cell in kept)
+def _bounds(cells: Sequence[CorrectedCell]) -> tuple[int, int]:
+    return sum(cell.low_ns for cell in cells), sum(cell.high_ns for cell in cells)
 
 
 def _value(row: _Row, bars: Sequence[Bar]) -> str:
-    parts = []
-    for index in range(len(bars)):
-        low, high = _bounds(row.cells[index])
-        alone = len(bars) == 1
-        parts.append(numbers.duration_interval(row.ns(index), low, high) if alone else numbers.duration(row.ns(index)))
-    return " → ".join(parts)
+    """The row's time: with its interval, or before and after, for which there is no room with intervals."""
+    if len(bars) == 1:
+        return numbers.duration_interval(row.ns(0), *row.bounds(0))
+    return " → ".join(numbers.duration(row.ns(index)) for index in range(len(bars)))
 
 
 def group_rows(bars: Sequence[Bar], width: float) -> Markup:
@@ -174,17 +178,15 @@ def group_rows(bars: Sequence[Bar], width: float) -> Markup:
     wide = width >= 600
     left, right = (230.0, 190.0) if wide else (0.0, 0.0)
     room = width - left - right - 4
-    most = max((max(row.ns(i), _bounds(row.cells[i])[1]) for row in rows for i in range(len(bars))), default=1)
+    most = max((max(row.ns(i), row.bounds(i)[1]) for row in rows for i in range(len(bars))), default=1)
     scale = room / max(1, most)
     drawn: list[Markup] = []
     y, thick = 0.0, 14.0 if len(bars) == 1 else 10.0
     for row in rows:
-        sample = next(cell for cells in row.cells for cell in cells)
-        name = palette.swatch(sample.resource, sample.group) if "smaller" not in row.label else "other"
         block = len(bars) * (thick + 3)
         top = y if wide else y + 20
         base = top + block / 2 + 4 if wide else y + 14
-        drawn.append(svg.rect(0, base - 11, 12, 12, f"seg f-{name}"))
+        drawn.append(svg.rect(0, base - 11, 12, 12, f"seg f-{row.swatch}"))
         value = _value(row, bars)
         label = row.label.replace("exposed communication", "exposed")
         room_for_label = left - 27 if wide else width - 27 - svg.text_width(value)

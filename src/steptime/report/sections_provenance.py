@@ -13,7 +13,7 @@ from steptime.report.tuning import Tuning
 _LONG = ("packages", "environment")
 _STEP = (
     ("step time", "median over the untraced steps; its interval is the 95% bootstrap interval of the median"),
-    ("tracing inflation", "median traced step / median untraced step"),
+    ("tracing inflation", "mean traced step / median untraced step"),
     (
         "cell",
         "an exclusive share of the step: one resource, one group, one phase; the cells sum to the step exactly",
