@@ -1,6 +1,7 @@
 """What alembic runs to upgrade a ledger: always inside the connection and transaction of `steptime.ledger.engine`.
 
-Run through the alembic command (a developer's `alembic revision`), there is no connection; see docs of the ledger room.
+The alembic command line brings no connection, so it does not work here: a new migration is written by hand beside the
+others, and `engine.SCHEMA_VERSION` names it.
 """
 
 from alembic import context
