@@ -75,8 +75,11 @@ class _Trace(msgspec.Struct):
 def read_trace(path: str | Path | list[str] | list[Path], *, python: bool = False) -> Timeline:
     """The Timeline of one trace, or of several (the ranks of one job).
 
-    `python`: also read python_function events (the bulk of a trace with stacks; they name the lines of idle time).
     A rank comes from the trace's distributedInfo; traces that lack one, or share one, are numbered in the order given.
+
+    Args:
+        path: JSON or gzip files.
+        python: also read python_function events (the bulk of a trace with stacks; they name the lines of idle time).
 
     Raises:
         SteptimeError: a file that is missing, truncated, not JSON, or has no event with a time.
@@ -85,12 +88,9 @@ def read_trace(path: str | Path | list[str] | list[Path], *, python: bool = Fals
     if not paths:
         raise SteptimeError("no trace was given")
     read = [_read(each, python) for each in paths]
-    ranks = [rank for rank, _ in read]
-    if None in ranks or len(set(ranks)) < len(ranks):
-        ranks = list(range(len(read))) if len(read) > 1 else [0]
-    return merge(
-        [_as_rank(timeline, rank) for rank, (_, timeline) in zip(ranks, read, strict=True) if rank is not None]
-    )
+    told = [rank for rank, _ in read if rank is not None]
+    ranks = told if len(set(told)) == len(read) else list(range(len(read)))
+    return merge([_as_rank(timeline, rank) for rank, (_, timeline) in zip(ranks, read, strict=True)])
 
 
 def _as_rank(timeline: Timeline, rank: int) -> Timeline:

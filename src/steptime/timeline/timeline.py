@@ -78,6 +78,8 @@ class Timeline:
     `lane`: index into `lanes`. `name`, `module`, `source`: index into `names`, -1 where unknown.
     `correlation`, `external`, `sequence`: the profiler's links. `inputs`: index into `input_table`. -1 where absent.
     `bytes`: size of a copy or a collective's message, -1 where unknown; `group_size`: ranks of a collective, 0 unknown.
+    `device`: the name that the first device gives itself, empty on a CPU. `world_size`: ranks of the job, also those
+    without a trace here.
     """
 
     start_ns: Int64s
